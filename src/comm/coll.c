@@ -19,18 +19,6 @@
 #include "comm/report.h"
 #include "device/k_prim.h"
 
-/* Of one kind, algorithm and root. */
-struct comm_plan {
-	struct gantry_list node;
-	enum coll_algo_id algo;
-	enum coll_kind kind;
-	int root;
-	struct {
-		struct coll_plan *plan; /* NULL: not made */
-		void *dev;		/* steps, then the table; NULL: its connections are not known to be made */
-	} channels[COMM_CHANNELS_MAX];
-};
-
 /* ---- what was agreed at init ---- */
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -241,11 +229,6 @@ size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret)
 	return n;
 }
 
-static struct comm_conn *conn_of(const struct gantry_comm *comm, const struct coll_peer *p, uint32_t channel)
-{
-	return &comm->peers[p->rank].conns[p->send][channel];
-}
-
 /* The connections have what the plans of all ranks count on. */
 static gantry_result check_conn(const struct comm_conn *cc, const struct coll_choice *choice)
 {
@@ -283,7 +266,7 @@ static gantry_result upload(struct gantry_comm *comm, struct comm_plan *p, uint3
 	memcpy(host, plan->steps, plan->nsteps * sizeof(*plan->steps));
 	conns = (struct gantry_conn **)(void *)(host + steps);
 	for (uint32_t i = 0; i < plan->npeers; i++)
-		conns[i] = conn_of(comm, &plan->peers[i], ch)->dev;
+		conns[i] = comm_coll_conn(comm, &plan->peers[i], ch)->dev;
 	TRY(d->ops->alloc(d, steps + table + 1, &dev));
 	TRY(d->ops->copy(d, dev, host, steps + table));
 	p->channels[ch].dev = dev;
@@ -296,48 +279,14 @@ out:
 
 /* ---- enqueueing ---- */
 
-/* Whether all connections of the call that move registered memory can do so here. Some take any memory of the device. */
-static int may_point(const struct comm_call *call, const char *buf, uint64_t bytes)
+/* Entries of all tables of connections. */
+static size_t count_entries(const struct comm_call *call)
 {
-	struct comm_call part = {.comm = call->comm, .buf = (char *)(uintptr_t)buf, .bytes = bytes};
-	uint64_t place;
-	int some = 0;
+	size_t n = 0;
 
-	for (uint32_t ch = 0; buf && ch < call->choice.channels; ch++) {
-		const struct coll_plan *plan = call->plan->channels[ch].plan;
-
-		for (uint32_t i = 0; i < plan->npeers; i++) {
-			struct comm_conn *cc = conn_of(call->comm, &plan->peers[i], ch);
-
-			if (!(cc->c.conn.flags & GANTRY_CONN_POINTS))
-				continue;
-			if (!(cc->c.any_memory && gantry_slot_can_point((uint64_t)(uintptr_t)buf, bytes)) &&
-			    !comm_memory_place(call->comm, cc, &part, &place))
-				return 0;
-			some = 1;
-		}
-	}
-	return some;
-}
-
-/* GANTRY_COLL_PTR_*: which of the buffers connections read and write in place. */
-static uint8_t choose_ptr(const struct comm_call *call)
-{
-	const struct gantry_params *p = gantry_params();
-	enum coll_kind kind = call->plan->kind;
-	uint64_t all = call->bytes * (uint64_t)call->comm->nranks;
-	int in_place;
-	uint8_t ptr = 0;
-
-	if (!p->ptr || call->choice.proto != GANTRY_PROTO_SIMPLE || call->bytes < p->ptr_min)
-		return 0;
-	in_place = call->in && call->buf && call->in < call->buf + all && call->buf < call->in + all;
-	if (!(in_place && coll_algos[call->choice.algo]->overwrites) &&
-	    may_point(call, call->in, kind == COLL_REDUCE_SCATTER ? all : call->bytes))
-		ptr |= GANTRY_COLL_PTR_IN;
-	if (may_point(call, call->buf, kind == COLL_ALL_GATHER ? all : call->bytes))
-		ptr |= GANTRY_COLL_PTR_OUT;
-	return ptr;
+	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
+		n += call->plan->channels[ch].plan->npeers;
+	return n;
 }
 
 /* The share of one channel. */
@@ -372,7 +321,7 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < plan->npeers; i++) {
-		struct comm_conn *cc = conn_of(call->comm, &plan->peers[i], ch);
+		struct comm_conn *cc = comm_coll_conn(call->comm, &plan->peers[i], ch);
 		bool lent = false;
 		uint64_t steps = cc->c.proxy && is_first(plan, i) ? coll_steps_on(plan, c, i, &lent) : 0;
 		struct gantry_proxy_op *op;
@@ -448,6 +397,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	struct comm_work *w;
 	struct gantry_coll *shares;
 	uint32_t channels = call->choice.channels;
+	uint64_t *shifts;
 	uint8_t ptr;
 	struct gantry_coll_args args = {.result = comm->result_dev};
 	struct comm_launch launch = {
@@ -457,7 +407,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 		const struct coll_plan *plan = call->plan->channels[ch].plan;
 
 		for (uint32_t i = 0; i < plan->npeers; i++) {
-			struct comm_conn *cc = conn_of(comm, &plan->peers[i], ch);
+			struct comm_conn *cc = comm_coll_conn(comm, &plan->peers[i], ch);
 
 			TRY_NOW(check_conn(cc, &call->choice));
 			if (cc->c.conn.flags & GANTRY_CONN_UNPACK && call->choice.proto == GANTRY_PROTO_SIMPLE)
@@ -466,12 +416,18 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 		if (!call->plan->channels[ch].dev)
 			TRY_NOW(upload(comm, call->plan, ch));
 	}
-	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares), call->stream, &w));
+	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares) + 2 * count_entries(call) * sizeof(*shifts),
+			      call->stream, &w));
 	comm_note(call, ++comm->op_ids);
 	shares = (void *)w->xfers_host;
-	ptr = choose_ptr(call);
-	for (uint32_t ch = 0; ch < channels; ch++)
+	shifts = (void *)&shares[channels];
+	ptr = comm_memory_ptr(call, shifts);
+	for (uint32_t ch = 0; ch < channels; ch++) {
 		plan_share(call, ch, ptr, &shares[ch]);
+		if (ptr)
+			shares[ch].shifts = (void *)((char *)w->mapped_dev + ((char *)shifts - (char *)shares));
+		shifts += 2 * call->plan->channels[ch].plan->npeers;
+	}
 	count_paths(call, &shares[0]);
 	TRY_NOW(append_ops(call, shares, &launch.drives));
 	launch.lanes = lanes_for(call);

@@ -291,6 +291,25 @@ int comm_cause_look(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 
+/* The plans of one kind of collective, algorithm and root. */
+struct comm_plan {
+	struct gantry_list node;
+	enum coll_algo_id algo;
+	enum coll_kind kind;
+	int root;
+	struct {
+		struct coll_plan *plan; /* NULL: not made */
+		void *dev;		/* steps, then the table; NULL: its connections are not known to be made */
+	} channels[COMM_CHANNELS_MAX];
+};
+
+/* One end of a channel's connection: an entry of a plan's table. */
+static inline struct comm_conn *comm_coll_conn(const struct gantry_comm *comm, const struct coll_peer *p,
+					       uint32_t channel)
+{
+	return &comm->peers[p->rank].conns[p->send][channel];
+}
+
 enum comm_one { COMM_ONE_NONE, COMM_ONE_PUT, COMM_ONE_WAIT };
 
 /* A call of a group: a transfer, or a collective if `coll` says so, or one-sided if `one` does. */
@@ -378,6 +397,9 @@ int comm_work_busy(const struct comm_work *w);
 /* PTR: may the call's buffer be handed over on this connection? 1, with the address as the other end needs it. */
 int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call,
 		      uint64_t *ret_place);
+/* GANTRY_COLL_PTR_*: which of a collective's buffers its connections read and write in place. ret_shifts: gantry_coll's, of
+ * all channels one after the other. */
+uint8_t comm_memory_ptr(const struct comm_call *call, uint64_t *ret_shifts);
 void comm_memory_free(struct gantry_comm *comm);
 /* The peer's half: calls that arrive on the service thread. */
 enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2 };

@@ -9,6 +9,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -60,6 +61,14 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	return gantry_ctl_send(comm->ctl, peer, tag_of(cc, send), &info, sizeof(info));
 }
 
+/* Kernels at both ends, on the same device: between two of them, reading from afar is slower than writing. */
+static int lends(const struct gantry_connector *c)
+{
+	return !c->proxy && !c->max_step &&
+	       (c->sharing == GANTRY_SHARES_ADDRESSES || c->sharing == GANTRY_SHARES_EXPORTED) &&
+	       strncmp(c->me->bus_id, c->peer->bus_id, sizeof(c->me->bus_id)) == 0;
+}
+
 /* The device's copy; kernels see nothing of a connection before its first transfer. */
 static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 {
@@ -73,6 +82,8 @@ static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 		c->conn.flags |= GANTRY_CONN_SEND;
 	if (c->proxy && c->sharing == GANTRY_SHARES_REGISTERED && (c->send || c->conn.offers))
 		c->conn.flags |= GANTRY_CONN_POINTS;
+	if (c->send && lends(c))
+		c->conn.flags |= GANTRY_CONN_LENDS;
 	if (!c->peer_notifies)
 		comm->all_notify = 0;
 	cc->dev = &comm->conns_dev[at];

@@ -52,6 +52,7 @@ struct gantry_conn_state {
 #define GANTRY_CONN_SEND 4u    /* this end produces */
 #define GANTRY_CONN_POINTS 8u  /* the proxy moves steps from and to registered memory */
 #define GANTRY_CONN_UNPACK 16u /* receiving: steps of Simple have lists of fragments: k_gather.h */
+#define GANTRY_CONN_LENDS 32u  /* sending: the kernel at the other end has mapped memory of this rank, and reads it */
 
 /*
  * One end of a connection as a kernel sees it. Pointers are valid on the device. Filled in by the transport's connect,

@@ -90,6 +90,7 @@ DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const 
 	s.nsend = t->nsend;
 	s.recv = c->conns + t->recv;
 	s.send = c->conns + t->send;
+	s.shifts = c->shifts ? c->shifts + 2 * (uint32_t)t->send : NULL;
 	s.in = t->what & PRIM_IN ? c->in + (t->part * c->in_stride + c->begin + at->from) * p->elem : NULL;
 	s.out = t->what & (PRIM_OUT | PRIM_ACC) ? coll_out(p, c, at) : NULL;
 	return unpack ? dev_prims_move_unpack(p, &s) : dev_prims_move(p, &s);
@@ -134,7 +135,7 @@ DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 	dev_prims_init(&p, c->step_bytes, c->slice_steps, c->chunk_steps);
 	coll_begin(c, &at);
 	coll_begin(c, &ahead);
-	more = (c->ptr & GANTRY_COLL_PTR_OUT) && dev_lane() == 0 && !p.error && coll_next(&p, c, &ahead);
+	more = (c->ptr & GANTRY_COLL_PTR_OFFERS) && dev_lane() == 0 && !p.error && coll_next(&p, c, &ahead);
 	while (!p.error && coll_next(&p, c, &at)) {
 		if (more)
 			coll_offer(&p, c, &ahead, &more);
@@ -167,6 +168,7 @@ struct coll_near {
 	struct gantry_conn *home[COLL_NEAR]; /* of conns */
 	struct gantry_conn *table[COLL_NEAR_TABLE]; /* as it is in the plan, then leading to conns */
 	struct gantry_coll_step steps[COLL_NEAR_STEPS];
+	uint64_t shifts[2 * COLL_NEAR_TABLE];
 	uint32_t nconns;
 };
 
@@ -200,12 +202,16 @@ DEV void coll_fetch(struct coll_near *near, const struct gantry_coll *home)
 		k_words(near->steps, near->c.steps, near->c.nsteps * sizeof(*near->steps));
 	if (near->c.nconns <= COLL_NEAR_TABLE)
 		k_words(near->table, near->c.conns, near->c.nconns * sizeof(*near->table));
+	if (near->c.shifts && near->c.nconns <= COLL_NEAR_TABLE)
+		k_words(near->shifts, near->c.shifts, 2 * near->c.nconns * sizeof(*near->shifts));
 	dev_barrier();
 	if (dev_lane() == 0) {
 		if (coll_near_table(near))
 			near->c.conns = near->table;
 		if (near->c.nsteps <= COLL_NEAR_STEPS)
 			near->c.steps = near->steps;
+		if (near->c.shifts && near->c.nconns <= COLL_NEAR_TABLE)
+			near->c.shifts = near->shifts;
 	}
 	dev_barrier();
 	for (uint32_t k = 0; k < near->nconns; k++)

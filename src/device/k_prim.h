@@ -71,9 +71,10 @@ DEV int prim_is_copy(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last)
 }
 
 /*
- * User memory in the place of rings, on connections whose proxy moves registered memory (GANTRY_CONN_POINTS); ptr says
- * which of input and output is registered. What a step sends can be read where it lies if it is a copy of the input, or
- * has been written to the output anyway; what it only receives can go straight to the output.
+ * User memory in the place of rings, on connections whose proxy moves registered memory (GANTRY_CONN_POINTS) or whose
+ * other end reads it by itself (GANTRY_CONN_LENDS); ptr says which of input and output that is. What a step sends can be
+ * read where it lies if it is a copy of the input, or has been written to the output anyway; what it only receives can
+ * go straight to the output, if a proxy writes it.
  */
 DEV int prim_lends(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last, uint32_t ptr)
 {
@@ -106,6 +107,7 @@ struct prim_slice {
 	uint32_t last, in_at;
 	uint32_t nrecv, nsend;
 	struct gantry_conn *const *recv, *const *send; /* borrowed arrays */
+	const uint64_t *shifts;			       /* gantry_coll's, of send; or NULL */
 	const char *in;
 	char *out;
 	uint64_t count, bytes;
@@ -225,15 +227,27 @@ DEV uint32_t prim_wait_credit(struct dev_prims *p, struct gantry_conn *c)
 	return GANTRY_OK;
 }
 
-/* Lane 0: the same for Simple, and where it goes; 0: it stays where it is, and the consumer reads it there. */
-DEV uint32_t prim_wait_space(struct dev_prims *p, const struct prim_slice *s, struct gantry_conn *c,
-			     uint64_t *ret_place)
+/* Where destination i reads what is sent, as it addresses it; 0: it gets a copy. */
+DEV uint64_t prim_lent_at(const struct dev_prims *p, const struct prim_slice *s, uint32_t i)
 {
+	int out = (s->what & (PRIM_OUT | PRIM_ACC)) != 0;
+	uint64_t shift = s->shifts ? s->shifts[2 * i + (uint32_t)out] : 0;
+
+	if (!(s->send[i]->flags & (GANTRY_CONN_POINTS | GANTRY_CONN_LENDS)) || shift == GANTRY_COLL_KEPT ||
+	    !prim_lends(s->what, s->nrecv, p->op, s->last, p->ptr))
+		return 0;
+	return (uint64_t)(uintptr_t)(out ? s->out : s->in) + shift;
+}
+
+/* Lane 0: the same for Simple, and where it goes; 0: it stays where it is, and the consumer reads it there. */
+DEV uint32_t prim_wait_space(struct dev_prims *p, const struct prim_slice *s, uint32_t i, uint64_t *ret_place)
+{
+	struct gantry_conn *c = s->send[i];
 	uint64_t meta = 0, where = 0;
 	uint32_t r = prim_wait_credit(p, c);
 
 	*ret_place = 0;
-	if (r || (c->flags & GANTRY_CONN_POINTS && prim_lends(s->what, s->nrecv, p->op, s->last, p->ptr)))
+	if (r || prim_lent_at(p, s, i))
 		return r;
 	if (!(c->flags & GANTRY_CONN_OFFSET)) {
 		*ret_place = (uint64_t)(uintptr_t)k_ring(c, GANTRY_PROTO_SIMPLE, c->step);
@@ -281,7 +295,7 @@ DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uin
 
 		if (simple && !to[i]) {
 			mode = GANTRY_MODE_PTR;
-			at = (uint64_t)(uintptr_t)(s->what & (PRIM_OUT | PRIM_ACC) ? s->out : s->in);
+			at = prim_lent_at(p, s, i);
 			c->lent = c->step + p->slice_steps;
 		} else if (simple && c->flags & GANTRY_CONN_OFFSET) {
 			mode = GANTRY_MODE_OFFSET;
@@ -294,10 +308,11 @@ DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uin
 	}
 	for (uint32_t i = 0; i < s->nrecv; i++) {
 		struct gantry_conn *c = s->recv[i];
+		uint32_t mode = p->modes >> 2 * i & 3;
 
 		prim_refresh_recv(p, c);
 		k_consume(c, p->proto, c->step + p->slice_steps);
-		k_count(c, p->proto, p->modes >> 2 * i & 3, s->bytes, (p->modes >> 2 * i & 3) != GANTRY_MODE_PTR);
+		k_count(c, p->proto, mode, s->bytes, mode != GANTRY_MODE_PTR || !(c->flags & GANTRY_CONN_PROXIED));
 		c->step += p->slice_steps;
 	}
 }
@@ -607,7 +622,7 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 	for (uint32_t i = 0; i < s->nrecv && !r; i++)
 		r = prim_wait_data(p, s, i, &ret_places[n++]);
 	for (uint32_t i = 0; i < s->nsend && !r; i++)
-		r = prim_wait_space(p, s, s->send[i], &ret_places[n++]);
+		r = prim_wait_space(p, s, i, &ret_places[n++]);
 	return r;
 }
 

@@ -81,6 +81,8 @@ struct gantry_coll_step {
 struct gantry_coll {
 	const struct gantry_coll_step *steps;
 	struct gantry_conn *const *conns;
+	/* Two for each of conns, for in and for out: what the other end adds to addresses, or GANTRY_COLL_KEPT. NULL: nothing. */
+	const uint64_t *shifts;
 	const char *in;
 	char *out;
 	uint64_t in_stride, out_stride; /* elements from part to part */
@@ -95,9 +97,12 @@ struct gantry_coll {
 	uint16_t delay;	     /* the longest of the steps */
 	uint8_t slice_steps, chunk_steps;
 	uint8_t type, op, proto;
-	uint8_t ptr; /* GANTRY_COLL_PTR_*: what connections with GANTRY_CONN_POINTS read and write in place */
+	uint8_t ptr; /* GANTRY_COLL_PTR_* */
 };
-enum { GANTRY_COLL_PTR_IN = 1, GANTRY_COLL_PTR_OUT = 2 };
+/* What connections with GANTRY_CONN_POINTS read and write in place, and those with GANTRY_CONN_LENDS read. OFFERS: there
+ * are some of the former that receive. */
+enum { GANTRY_COLL_PTR_IN = 1, GANTRY_COLL_PTR_OUT = 2, GANTRY_COLL_PTR_OFFERS = 4 };
+#define GANTRY_COLL_KEPT UINT64_MAX /* the other end cannot read that buffer */
 
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct gantry_coll_step) == 16, "a plan's steps follow each other");

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: beside
-# Nothing is built for collectives that they do not take: every mode, protocol and algorithm, slices and chunks of several steps, a
-# pool that channels and peers share, grouped receives, rails of two NICs. The product's own counters say so (`mode`, `proto`, `algo`
+# Nothing is built for collectives that they do not take: every mode, protocol and algorithm, slices and chunks of several steps,
+# UNPACK, a pool that channels and peers share, grouped receives, rails of two NICs. The product's own counters say so (`mode`, `proto`, `algo`
 # and `paths` in the rows of `gantry perf --json`, and the report of a communicator), and the results are right.
 . "$(dirname "$0")/lib.sh"
 clean_environment
@@ -25,7 +25,14 @@ for proto in simple ll ll128; do
 done
 took mode normal $all_reduce --transport shm --buffers plain --proto simple -b 100k -e 100k
 took mode ptr $all_reduce --transport net --proto simple -b 300k -e 300k
+for t in shm p2p; do # between kernels; and of threads, where memory is not registered
+	took mode ptr $all_reduce --transport $t --proto simple -b 600k -e 600k
+	took mode ptr $all_reduce --transport $t --proto simple -b 600k -e 600k --threads --buffers plain --register 0
+done
 took mode offset $all_reduce --transport net --proto simple -b 300k -e 300k
+for mode in unpack reduce; do # fragments gathered by the receiving kernel, and read straight into a reduction
+	took mode $mode GANTRY_UNPACK=emulated GANTRY_UNPACK_POOL=16M GANTRY_UNPACK_LANDING=8M $all_reduce --algo ring --transport net -b 100k -e 100k
+done
 for algo in ring direct direct2 tree pat; do
 	took algo $algo $all_reduce --algo $algo -b 10k -e 10k
 done

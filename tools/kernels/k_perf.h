@@ -21,6 +21,7 @@ DEV uint32_t echo_move(struct dev_prims *p, const struct gantry_echo_args *a, ui
 	s.nsend = what & PRIM_SEND ? 1 : 0;
 	s.recv = &a->recv;
 	s.send = &a->send;
+	s.shifts = NULL;
 	s.in = a->first ? a->input : a->output;
 	s.out = a->output;
 	s.count = a->bytes;

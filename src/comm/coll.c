@@ -135,6 +135,7 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	l->step_bytes[GANTRY_PROTO_LL128] = whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? 15360 : 0;
 	find_links(comm, l);
 	l->crowd = find_crowd(comm);
+	comm->help.crowded = l->crowd > COLL_CROWD;
 	coll_model_init(&comm->coll.topo, l, &comm->coll.model);
 	return GANTRY_OK;
 }

@@ -13,6 +13,7 @@ struct gantry_help {
 	void (*leave)(void *ctx); /* the kernel will not drive any more for now: what is left is others' */
 	void *ctx;
 	struct gantry_eventcount *eventcount; /* need not be notified by a thread that drives */
+	int crowded; /* whoever is waited for may need this CPU: yield it after each pass that moved nothing */
 };
 
 #endif

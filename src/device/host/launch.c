@@ -43,11 +43,14 @@ static int drive_proxy(struct dev_wait *w, const struct gantry_wait_limits *l)
 {
 	const struct gantry_help *help = dev_self.help;
 
-	if (!gantry_backoff_within(&w->backoff, gantry_ticks(), l->spin_ticks + l->yield_ticks)) {
+	uint64_t now = gantry_ticks();
+
+	if (!gantry_backoff_within(&w->backoff, now, l->spin_ticks + l->yield_ticks)) {
 		help->leave(help->ctx);
 		return 0;
 	}
-	if (!help->drive(help->ctx) && w->proxied && l->cpus <= FEW_CPUS)
+	if (!help->drive(help->ctx) && w->proxied && l->cpus <= FEW_CPUS &&
+	    (help->crowded || !gantry_backoff_within(&w->backoff, now, l->spin_ticks)))
 		sched_yield();
 	return (int)w->proxied;
 }

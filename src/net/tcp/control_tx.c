@@ -15,6 +15,7 @@
 #include "net/tcp/link.h"
 
 enum { DESCRIPTORS_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for counters, requests and ends */
+enum { GATHER_MAX = 256 };				  /* bytes that are copied into one buffer */
 enum { ROOM_FOR_RTS = 4, ROOM_FOR_ENDS = 3 };		  /* frames at the end of a batch */
 
 static void add_iov(struct tcp_control *c, const void *base, size_t len)
@@ -279,6 +280,23 @@ static void advance_batch(struct tcp_control *c, size_t n)
 	}
 }
 
+/* What is left of the batch, in one call; a little of it from one buffer, which costs the kernel less than several. */
+static ssize_t push_batch(int fd, const struct tcp_control *c)
+{
+	struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)(c->iov + c->iov_at),
+			     .msg_iovlen = (size_t)(c->iov_n - c->iov_at)};
+	uint8_t together[GATHER_MAX];
+	size_t bytes = 0;
+
+	for (int i = c->iov_at; i < c->iov_n; bytes += c->iov[i++].iov_len)
+		if (c->iov[i].iov_len > GATHER_MAX - bytes)
+			return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+	bytes = 0;
+	for (int i = c->iov_at; i < c->iov_n; bytes += c->iov[i++].iov_len)
+		memcpy(together + bytes, c->iov[i].iov_base, c->iov[i].iov_len);
+	return send(fd, together, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* The batch to the socket. False: it is full, or lost. */
 static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 {
@@ -286,8 +304,7 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 	struct tcp_control *c = &l->control;
 
 	while (c->iov_at < c->iov_n) {
-		struct msghdr msg = {.msg_iov = c->iov + c->iov_at, .msg_iovlen = (size_t)(c->iov_n - c->iov_at)};
-		ssize_t n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+		ssize_t n = push_batch(lane->fd, c);
 
 		if (n < 0 && errno == EINTR)
 			continue;

@@ -222,7 +222,7 @@ class Gantry:
 
     def command(self, cell, _setting, _seconds):
         return [self.program, "perf", cell.op, "--ranks", str(cell.ranks), "--transport", cell.transport,
-                "--buffers", self.buffers, "--in-place", "no", "--timing", "call", *sizes(cell), "--json"]
+                "--buffers", self.buffers or ("plain" if cell.transport == "net" else "shared"), "--in-place", "no", "--timing", "call", *sizes(cell), "--json"]
 
 
 def check(command):
@@ -316,8 +316,9 @@ def options():
     p.add_argument("--sizes", default=",".join(SIZES))
     p.add_argument("--required-only", action="store_true", help="only cells of which something is required")
     p.add_argument("--peers-only", action="store_true", help="without Gantry: anchors")
-    p.add_argument("--buffers", default="shared", choices=["shared", "plain"],
-                   help="of Gantry: memory that other processes can map, as gantry perf has it (shared), or ordinary")
+    p.add_argument("--buffers", choices=["shared", "plain"],
+                   help="of Gantry: memory that other processes can map (shared; without this over shm), or private "
+                        "memory on huge pages, as the peers have it (plain; without this over net)")
     p.add_argument("--priority", action="store_true", help="before other sessions' processes; needs root")
     p.add_argument("--others", type=float, help="most that others may have of the CPUs (0.25; with --priority 1)")
     p.add_argument("--install", action="store_true", help="apt-get install the peers that are missing")
@@ -357,7 +358,7 @@ def head(a):
     load = " ".join(open("/proc/loadavg").read().split()[:3])
     return {"bench": "coll_compare", "date": time.strftime("%FT%TZ", time.gmtime()), "rounds": a.rounds, "load": load,
             "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}",
-            "note": f"{a.buffers} buffers" + (", before other sessions (autogroup)" if a.priority else "")}
+            "note": f"{a.buffers or 'plain (net) or shared (shm)'} buffers" + (", before other sessions (autogroup)" if a.priority else "")}
 
 
 def main():

@@ -222,7 +222,12 @@ class Gantry:
 
     def command(self, cell, _setting, _seconds):
         return [self.program, "perf", cell.op, "--ranks", str(cell.ranks), "--transport", cell.transport,
-                "--buffers", self.buffers or ("plain" if cell.transport == "net" else "shared"), "--in-place", "no", "--timing", "call", *sizes(cell), "--json"]
+                "--buffers", self.buffers or ("plain" if cell.transport == "net" else "shared"), "--in-place", place_of(cell), "--timing", "call", *sizes(cell), "--json"]
+
+
+def place_of(cell):
+    """A broadcast of the peers has one buffer."""
+    return "yes" if cell.op == "broadcast" else "no"
 
 
 def check(command):
@@ -239,7 +244,8 @@ def measure(machine, library, cell, setting, seconds):
     """One run as one line of the output; None after a message if there is no result."""
     rows, others, error = machine.run(library.command(cell, setting, seconds))
     for row in reversed(rows):
-        if "time_us" in row and row.get("bytes") == cell.bytes:
+        row.update({k[len("in_place_"):]: v for k, v in row.items() if k.startswith("in_place_") and v is not None})
+        if row.get("time_us") is not None and row.get("bytes") == cell.bytes:
             keep = {k: row[k] for k in FIGURES if k in row}
             return {"library": library.name, **cell._asdict(), "setting": setting, **keep,
                     "wrong": row.get("wrong") or 0, "others": round(others, 3)}

@@ -129,7 +129,7 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 /* ---- a choice and its cost ---- */
 
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
-enum { SLICE_SPLICED = 262144, PART_SPLICED = 8 * SLICE_SPLICED };
+enum { SLICE_SPLICED = 262144, PART_SPLICED = 2 * SLICE_SPLICED };
 
 /*
  * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same

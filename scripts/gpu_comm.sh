@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # On a GPU machine: builds, then tries the CUDA device, the FIFO and the communicator. Output to $OUT if set.
 #
-#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv coll unpack; none named: device fifo sendrecv
+#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv coll unpack unpackcomm; none named: device fifo sendrecv
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"
@@ -93,6 +93,33 @@ for part in "$@"; do
 		wait
 		for t in p2p net; do
 			measure coll.jsonl all_reduce --ranks 2 --transport $t -b 1k -e 128M -f 8 -c 0
+		done
+		;;
+	unpackcomm) # fragments gathered by the communicator's kernels; then all-reduce by turns with and without
+		rm -f "$out"/unpackcomm*.jsonl
+		. tests/gpu/lib_gpu.sh
+		start_mps
+		sleep 1
+		export GANTRY_IFNAME=lo
+		for shape in pages odd random; do
+			for memory in mapped device; do
+				echo "GANTRY_EMU_SHAPE=$shape GANTRY_UNPACK_MEMORY=$memory"
+				export GANTRY_UNPACK=emulated GANTRY_EMU_SHAPE=$shape GANTRY_UNPACK_MEMORY=$memory
+				measure unpackcomm.jsonl all_reduce --ranks 2 --transport net -b 4 -e 64M -f 37 --check-only
+				measure unpackcomm.jsonl all_reduce --ranks 3 --algo ring --transport net -b 1M -e 1M -d all -o all --check-only
+				measure unpackcomm.jsonl collectives --ranks 3 --transport net -b 64 -e 4M -f 37 --check-only
+				measure unpackcomm.jsonl sendrecv --transport net -b 8 -e 64M -f 37 --odd --repeats 2
+			done
+		done
+		unset GANTRY_EMU_SHAPE GANTRY_UNPACK_MEMORY
+		for i in 1 2 3; do
+			for unpack in off emulated; do
+				echo "GANTRY_UNPACK=$unpack"
+				export GANTRY_UNPACK=$unpack
+				for size in 1M 16M 128M; do
+					measure unpackcomm-$unpack.jsonl all_reduce --ranks 2 --transport net -b $size -e $size -c 0
+				done
+			done
 		done
 		;;
 	esac

@@ -105,7 +105,7 @@ DEV_BIG void k_gather_reduce(const struct dev_frags *f, const struct dev_reducti
 	s.op = r->op;
 	s.last = r->last;
 	s.scalar = r->scalar;
-	dev_unpack_reduce(&s, 0, 1);
+	dev_unpack_reduce_beside(&s);
 }
 
 #endif

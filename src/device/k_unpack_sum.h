@@ -94,6 +94,10 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	for (uint64_t i = (uint64_t)share * dev_lanes() + dev_lane(); i < r->f.n; i += all)
 		dev_unpack_sum_one(r, i);
 }
+DEV void dev_unpack_reduce_beside(const struct dev_unpack_sum *r)
+{
+	dev_unpack_reduce(r, 0, 1);
+}
 #endif
 
 #endif

@@ -17,6 +17,10 @@
 struct dev_unpack_sums {
 	enum { ITEMS = 2, ROUNDS = 4, BATCH = 8 };
 };
+/* The same beside other code, which has the registers. */
+struct dev_unpack_sums_lean {
+	enum { ITEMS = 1, ROUNDS = 4, BATCH = 8 };
+};
 /* Where each vector is a call, or an input at any address. */
 struct dev_unpack_any {
 	enum { ITEMS = 1, ROUNDS = 2, BATCH = 8 };
@@ -261,14 +265,15 @@ DEV void dev_unpack_sum_run(struct dev_unpack_walk *w, const struct dev_unpack_s
 			dev_unpack_sum_store(r, p, mid, &t[i]);
 	}
 }
-template <class Mid>
-DEV void dev_unpack_sum_fast(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
-			     const Mid &mid)
+
+/* A function of its own: what it calls takes registers. */
+DEV_BIG void dev_unpack_sum_any(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p)
 {
-	dev_unpack_sum_run<struct dev_unpack_sums, true>(w, r, p, mid);
+	dev_unpack_sum_run<struct dev_unpack_any, false>(w, r, p, dev_unpack_all{r->input_at});
 }
 
-DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint32_t shares)
+template <class SUMS>
+DEV void dev_unpack_reduce_as(const struct dev_unpack_sum *r, uint32_t share, uint32_t shares)
 {
 	const uint32_t warps = dev_lanes() / 32;
 	struct dev_unpack_walk w;
@@ -283,15 +288,25 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	dev_plan_steps(&p, r->op, r->premul, r->last, r->scalar);
 	fast = p.mid == DEV_RED_SUM && !p.avg && p.premul == DEV_PREMUL_NONE &&
 	       ((r->input ^ (uintptr_t)r->f.dst) & 15) == 0;
-	dev_unpack_begin<struct dev_unpack_sums>(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
+	dev_unpack_begin<SUMS>(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
 	if (fast && r->type == GANTRY_TYPE_FLOAT32)
-		dev_unpack_sum_fast(&w, r, p, dev_f32_sum{0});
+		dev_unpack_sum_run<SUMS, true>(&w, r, p, dev_f32_sum{0});
 	else if (fast && r->type == GANTRY_TYPE_FLOAT16)
-		dev_unpack_sum_fast(&w, r, p, dev_f16_sum{0});
+		dev_unpack_sum_run<SUMS, true>(&w, r, p, dev_f16_sum{0});
 	else if (fast && r->type == GANTRY_TYPE_BFLOAT16)
-		dev_unpack_sum_fast(&w, r, p, dev_bf16_sum{0});
+		dev_unpack_sum_run<SUMS, true>(&w, r, p, dev_bf16_sum{0});
 	else
-		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_unpack_all{r->input_at});
+		dev_unpack_sum_any(&w, r, p);
+}
+
+DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint32_t shares)
+{
+	dev_unpack_reduce_as<struct dev_unpack_sums>(r, share, shares);
+}
+/* For a block of a kernel that does other things too. */
+DEV void dev_unpack_reduce_beside(const struct dev_unpack_sum *r)
+{
+	dev_unpack_reduce_as<struct dev_unpack_sums_lean>(r, 0, 1);
 }
 
 #endif

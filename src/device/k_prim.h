@@ -507,53 +507,64 @@ DEV uint32_t prim_lines_begin(struct dev_prims *p, const struct prim_slice *s)
 	return r;
 }
 
-/* Lane 0, when lines are late. Whose they are is not known; the first peer shows it. */
+/* Lane 0's wait for lines that are late. Whose they are is not known; the first peer shows it. */
+struct prim_late {
+	struct dev_wait wait;
+	int late, shown;
+};
+
 DEV void prim_lines_show(const struct dev_prims *p, const struct prim_slice *s, uint32_t phase)
 {
 	if (s->nrecv)
 		prim_show_wait(p, s->recv[0], s->recv[0]->step, phase);
 }
 
+/* Lane 0: once more; whether it was aborted. */
+DEV int prim_lines_wait(const struct dev_prims *p, const struct prim_slice *s, struct prim_late *l)
+{
+	if (!l->late) {
+		dev_wait_init(&l->wait);
+		dev_wait_proxied(&l->wait, s->nrecv && s->recv[0]->flags & GANTRY_CONN_PROXIED);
+		l->late = 1;
+	}
+	if (!l->shown && dev_wait_is_long(&l->wait)) {
+		prim_lines_show(p, s, GANTRY_KERNEL_WAIT_DATA);
+		l->shown = 1;
+	}
+	return dev_wait(&l->wait);
+}
+
+DEV void prim_lines_done(const struct dev_prims *p, const struct prim_slice *s, struct prim_late *l)
+{
+	if (!l->late)
+		return;
+	dev_wait_done(&l->wait);
+	if (s->nrecv)
+		k_waited(s->recv[0], &l->wait, GANTRY_KERNEL_WAIT_DATA);
+	if (l->shown)
+		prim_lines_show(p, s, GANTRY_KERNEL_COPY);
+}
+
 DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 {
 	uint64_t at = p->proto == GANTRY_PROTO_LL ? dev_lane() : dev_lane() / dev_ll128_width();
 	uint64_t error = 0;
-	struct dev_wait w;
-	int late = 0, shown = 0;
+	struct prim_late late;
 
+	late.late = late.shown = 0;
 	if (dev_lane() == 0)
 		error = prim_lines_begin(p, s);
 	error = dev_bcast(error);
-	if (error)
-		return (uint32_t)error;
-	while (!dev_all(p->proto == GANTRY_PROTO_LL ? prim_ll(p, s, &at) : prim_ll128(p, s, &at))) {
-		if (!late)
-			dev_wait_init(&w);
-		if (dev_lane() == 0) {
-			if (!late)
-				dev_wait_proxied(&w, s->nrecv && s->recv[0]->flags & GANTRY_CONN_PROXIED);
-			if (!shown && dev_wait_is_long(&w)) {
-				prim_lines_show(p, s, GANTRY_KERNEL_WAIT_DATA);
-				shown = 1;
-			}
-			error = dev_wait(&w) ? GANTRY_ERR_ABORTED : GANTRY_OK;
-		}
-		late = 1;
+	while (!error && !dev_all(p->proto == GANTRY_PROTO_LL ? prim_ll(p, s, &at) : prim_ll128(p, s, &at))) {
+		if (dev_lane() == 0)
+			error = prim_lines_wait(p, s, &late) ? GANTRY_ERR_ABORTED : GANTRY_OK;
 		error = dev_bcast(error);
-		if (error)
-			return (uint32_t)error;
 	}
-	if (dev_lane() == 0) {
-		if (late) {
-			dev_wait_done(&w);
-			if (s->nrecv)
-				k_waited(s->recv[0], &w, GANTRY_KERNEL_WAIT_DATA);
-		}
-		if (shown)
-			prim_lines_show(p, s, GANTRY_KERNEL_COPY);
+	if (dev_lane() == 0 && !error) {
+		prim_lines_done(p, s, &late);
 		prim_publish(p, s, NULL);
 	}
-	return GANTRY_OK;
+	return (uint32_t)error;
 }
 
 /* ---- Simple ---- */

@@ -40,6 +40,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_INT, "register", AT(reg), 0, 1, NULL, "0|1", "register the buffers (1)"},
 	{0, OPTION_CHOICE, "buffers", AT(buffers), 0, 0, PCOLL_BUFFERS, NULL, "memory that other processes can map, or ordinary (shared)"},
 	{0, OPTION_FLAG, "explain", AT(explain), 0, 0, NULL, NULL, "why each size goes as it does: the choice, and the costs of the others"},
+	{0, OPTION_FLAG, "waits", AT(waits), 0, 0, NULL, NULL, "what ranks wait for in a call, and how long; in JSON always"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
 };
 /* clang-format on */
@@ -269,6 +270,7 @@ struct line {
 	{NULL, "", json "busbw_gbs", PERF_SPREAD, 0, FIELD(row.place[p].busbw)}, \
 	{"busbw", "(GB/s)", NULL, PERF_FIGURE, 7, FIELD(row.place[p].busbw.median)}, \
 	{"#wrong", "", json "wrong_elements", PERF_WRONG, 6, FIELD(row.place[p].wrong)}
+#define WAIT(json, cause) {NULL, "", json, PERF_FIGURE, 0, FIELD(row.wait_us[GANTRY_COMM_WAIT_##cause])}
 static const struct perf_column columns[] = {
 	{"collective", "", "collective", PERF_NAME, -14, FIELD(collective)},
 	{"size", "(B)", "bytes", PERF_COUNT, 11, FIELD(bytes)},
@@ -287,6 +289,8 @@ static const struct perf_column columns[] = {
 	{NULL, "", "paths", PERF_WORD, 0, FIELD(row.paths)},
 	{NULL, "", "ranks", PERF_COUNT, 0, FIELD(ranks)},
 	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
+	WAIT("wait_data_us", DATA), WAIT("wait_room_us", ROOM), WAIT("wait_proxy_us", PROXY), WAIT("wait_kernel_us", KERNEL),
+	WAIT("wait_peer_us", PEER), WAIT("wait_network_us", NETWORK), WAIT("wait_flush_us", FLUSH), WAIT("wait_space_us", SPACE),
 	/* The last: --explain. */
 	{NULL, "", "explain", PERF_NAME, 0, FIELD(explain)},
 };
@@ -321,6 +325,22 @@ static void print_header(const struct pcoll_opts *o, const char *device)
 		perf_table_columns(&table, columns + skipped, COLUMNS - 1 - (size_t)skipped);
 }
 
+/* "waits per call and rank (us): kernels for the proxy 9.10, the proxy for the peer 7.20" */
+static void print_waits(const struct pcoll_row *row)
+{
+	static const char *const names[GANTRY_COMM_WAITS] = {
+		"kernels for data",	  "kernels for room",	       "kernels for the proxy", "the proxy for kernels",
+		"the proxy for the peer", "the proxy for the network", "the proxy for a flush", "the proxy for space"};
+	char text[512] = "    waits per call and rank (us)";
+
+	for (int i = 0, n = 0; i < GANTRY_COMM_WAITS; i++)
+		if (row->wait_us[i] >= 0.005)
+			snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s %s %.2f", n++ ? "," : ":",
+				 names[i], row->wait_us[i]);
+	snprintf(text + strlen(text), sizeof(text) - strlen(text), "\n");
+	perf_table_text(&table, text);
+}
+
 static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, const struct pcoll_row *row,
 		      char *explain)
 {
@@ -344,6 +364,8 @@ static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, co
 			busbw_n++;
 		}
 	perf_table_row(&table, &line);
+	if (o->waits && !table.json)
+		print_waits(row);
 	if (o->explain)
 		perf_table_text(&table, explain);
 }

@@ -87,7 +87,7 @@ struct pcoll_opts {
 	int root; /* -1: each in turn */
 	int places, proto, buffers, reg;
 	struct perf_comm_opts c;
-	int json, explain;
+	int json, explain, waits;
 	const char *type_text, *op_text, *root_text, *algo; /* as given */
 };
 
@@ -143,6 +143,7 @@ struct pcoll_row {
 	char first_wrong[256];
 	char transport[32], mode[32], proto[32];
 	char algo[64], paths[64]; /* comm_path_name's words */
+	double wait_us[GANTRY_COMM_WAITS]; /* per call and rank */
 };
 
 /* What one rank found out over one phase. */

@@ -575,6 +575,8 @@ static gantry_result measure(struct pcoll_rank *rk, const struct run *u, struct 
 	pcoll_bandwidth(u->c->what, rk->base.nranks, u->c->bytes, f->us.median, &f->algbw.median, &f->busbw.median);
 	pcoll_bandwidth(u->c->what, rk->base.nranks, u->c->bytes, f->us.min, &f->algbw.max, &f->busbw.max);
 	show_used(&used, row);
+	for (int i = 0; i < GANTRY_COMM_WAITS; i++)
+		row->wait_us[i] = (double)used.counters.wait_ns[i] / 1e3 / (double)iters / repeats / rk->base.nranks;
 	return GANTRY_OK;
 }
 

@@ -109,7 +109,12 @@ static int judge_mismatch(const struct stall_comm *c, struct stall_verdict *ret)
 	return 1;
 }
 
-/* Adds to the verdict where others wait for that rank, if it is in a collective: best for its data. */
+static int value_of(const struct stall_conn *e, int rank)
+{
+	return 2 * (e->peer == rank) + !e->send;
+}
+
+/* Adds to the verdict where others wait, if it is in a collective: best for the data of that rank. */
 static void add_where(const struct stall_comm *c, int rank, struct stall_verdict *ret)
 {
 	const struct stall_conn *best = NULL;
@@ -120,15 +125,17 @@ static void add_where(const struct stall_comm *c, int rank, struct stall_verdict
 		for (size_t k = 0; c->ranks[i].rank != rank && k < c->ranks[i].nconns; k++) {
 			const struct stall_conn *e = &c->ranks[i].conns[k];
 
-			if (e->peer != rank || e->waits == STALL_NONE || !e->coll.number || (best && !best->send))
+			if (e->waits == STALL_NONE || !e->coll.number ||
+			    (best && value_of(e, rank) <= value_of(best, rank)))
 				continue;
 			best = e;
 			who = &c->ranks[i];
 		}
 	}
 	if (best)
-		snprintf(ret->text + len, sizeof(ret->text) - len, "; rank %d waits for %s in %s%s, by %s, channel %d",
-			 who->rank, best->send ? "it to take data" : "its data", best->coll.text, best->coll.place,
+		snprintf(ret->text + len, sizeof(ret->text) - len,
+			 "; rank %d waits for %s rank %d in %s%s, by %s, channel %d", who->rank,
+			 best->send ? "room at" : "data of", best->peer, best->coll.text, best->coll.place,
 			 *best->transport ? best->transport : "?", best->channel);
 }
 

@@ -206,6 +206,22 @@ GANTRY_API int gantry_comm_size(const struct gantry_comm *comm);
 /* Which transport carries data to or from a peer: "shm", ...; "" before the first transfer. */
 GANTRY_API const char *gantry_comm_transport(const struct gantry_comm *comm, int peer);
 
+/*
+ * What the ends of connections have waited for: kernels for the peer, or for the proxy where that moves the data, and
+ * the proxy for all else. Kernels do not count what is over within microseconds.
+ */
+enum gantry_comm_wait {
+	GANTRY_COMM_WAIT_DATA,	  /* a kernel, for the peer's data */
+	GANTRY_COMM_WAIT_ROOM,	  /* a kernel, until the peer has taken what it has sent */
+	GANTRY_COMM_WAIT_PROXY,	  /* a kernel, for the proxy to bring data, or to take it */
+	GANTRY_COMM_WAIT_KERNEL,  /* the proxy, for this rank's kernel */
+	GANTRY_COMM_WAIT_PEER,	  /* the proxy, for the peer to send or to receive */
+	GANTRY_COMM_WAIT_NETWORK, /* the proxy, for the network to take more */
+	GANTRY_COMM_WAIT_FLUSH,	  /* the proxy, until the GPU sees what was received */
+	GANTRY_COMM_WAIT_SPACE,	  /* the proxy, for memory of its pool */
+	GANTRY_COMM_WAITS
+};
+
 /* What a communicator has done on its connections. */
 struct gantry_comm_counters {
 	size_t struct_size;
@@ -216,6 +232,8 @@ struct gantry_comm_counters {
 	/* Steps whose fragments a receiving kernel gathered (GANTRY_UNPACK), and those of them that it read straight into
 	 * a reduction. */
 	uint64_t recv_unpacked, recv_unpack_reduced;
+	/* By enum gantry_comm_wait. Ends wait at the same time, so all of them may be more than the time that has passed. */
+	uint64_t wait_ns[8];
 };
 #define GANTRY_COMM_COUNTERS_INIT GANTRY_STRUCT_INIT(struct gantry_comm_counters)
 GANTRY_API gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret);

@@ -88,6 +88,31 @@ static void look_proxy(const struct gantry_proxy_conn *pc, struct comm_end *e)
 		v->copies >= v->steps ? v->bytes : (uint64_t)((double)v->bytes * (double)v->copies / (double)v->steps);
 }
 
+_Static_assert((int)GANTRY_COMM_WAITS - (int)GANTRY_COMM_WAIT_KERNEL == (int)GANTRY_WAIT_CAUSES,
+	       "the proxy's causes follow those of kernels, in its order");
+
+static uint64_t ns_of(uint64_t ticks)
+{
+	return (uint64_t)(gantry_us_of_ticks(ticks) * 1e3);
+}
+
+/* Behind look_proxy. */
+static void look_waits(const struct gantry_comm *comm, const struct gantry_conn_state *s, struct comm_end *e)
+{
+	int own_clock = gantry_traits(comm->device)->has_own_clock;
+
+	for (int i = 0; i < GANTRY_KERNEL_WAITS; i++) {
+		uint64_t t = READ(s->counts.waited[i]);
+		int cause = e->proxied			       ? GANTRY_COMM_WAIT_PROXY
+			    : i + 1 == GANTRY_KERNEL_WAIT_DATA ? GANTRY_COMM_WAIT_DATA
+							       : GANTRY_COMM_WAIT_ROOM;
+
+		e->waited_ns[cause] += own_clock ? t : ns_of(t);
+	}
+	for (int i = 0; i < GANTRY_WAIT_CAUSES; i++)
+		e->waited_ns[GANTRY_COMM_WAIT_KERNEL + i] = ns_of(e->proxy.wait_ticks[i]);
+}
+
 /* Only where the CPU can read them: conn has the device's addresses. */
 static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 {
@@ -132,6 +157,7 @@ static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, 
 		look_words(comm, e);
 		if (cc->c.proxy)
 			look_proxy(cc->c.proxy, e);
+		look_waits(comm, comm_state_host(comm, peer, send, channel), e);
 		e->pending |= e->phase != GANTRY_KERNEL_IDLE;
 	} else {
 		e->pending = e->connecting = 1;
@@ -204,6 +230,8 @@ gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_c
 		c->recv_unpack_reduced += e.reduced;
 		for (int i = 0; i < GANTRY_PROTOS * GANTRY_MODES; i++)
 			c->steps[i / GANTRY_MODES][i % GANTRY_MODES] += e.by[i / GANTRY_MODES][i % GANTRY_MODES];
+		for (int i = 0; i < GANTRY_COMM_WAITS; i++)
+			c->wait_ns[i] += e.waited_ns[i];
 	}
 	comm_onesided_count(comm, c);
 	return STRUCT_GIVE(ret, &own, gantry_comm_counters);
@@ -265,6 +293,18 @@ void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GAN
 			gantry_json_uint(j, key, by[p][m]);
 		}
 	}
+	gantry_json_close(j, '}');
+}
+
+void comm_json_waited(struct gantry_json *j, const uint64_t ns[GANTRY_COMM_WAITS])
+{
+	static const char *const names[GANTRY_COMM_WAITS] = {"data", "room",	"proxy", "kernel",
+							     "peer", "network", "flush", "space"};
+
+	gantry_json_open(j, "waited_us", '{');
+	for (int i = 0; i < GANTRY_COMM_WAITS; i++)
+		if (ns[i])
+			gantry_json_uint(j, names[i], ns[i] / 1000);
 	gantry_json_close(j, '}');
 }
 
@@ -404,6 +444,7 @@ static void put_end(struct gantry_comm *comm, FILE *f, const struct comm_end *e)
 	gantry_json_uint(&j, "bytes", e->bytes);
 	gantry_json_uint(&j, "copies", e->copies);
 	comm_json_steps(&j, e->by);
+	comm_json_waited(&j, e->waited_ns);
 	put_coll(&j, comm, e);
 	gantry_json_end(&j);
 }

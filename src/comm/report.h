@@ -50,6 +50,7 @@ struct comm_end {
 	uint64_t bytes, copies, copied;	     /* copies: of kernel and proxy */
 	uint64_t unpacked, reduced;	     /* as in gantry_conn_state */
 	uint64_t by[GANTRY_PROTOS][GANTRY_MODES];
+	uint64_t waited_ns[GANTRY_COMM_WAITS];
 };
 /* The next one; 0: there is none. */
 int comm_next_end(struct gantry_comm *comm, struct comm_end *e);
@@ -63,6 +64,8 @@ const char *comm_waits_name(enum comm_waits w);
 /* By enum comm_path. */
 void comm_paths(const struct gantry_comm *comm, uint64_t ret[COMM_PATHS]);
 const char *comm_path_name(int path);
+/* "waited_us":{"data":3,...}: what is not zero. */
+void comm_json_waited(struct gantry_json *j, const uint64_t ns[GANTRY_COMM_WAITS]);
 
 /* note.c: what collectives are. */
 struct comm_coll_view {

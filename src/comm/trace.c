@@ -139,6 +139,7 @@ static void put_conns(void *comm, FILE *f)
 		gantry_json_uint(&j, "bytes", e.bytes);
 		gantry_json_uint(&j, "copies", e.copies);
 		comm_json_steps(&j, e.by);
+		comm_json_waited(&j, e.waited_ns);
 		gantry_json_end(&j);
 	}
 }

@@ -146,7 +146,8 @@ DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 		for (uint32_t k = 0; k < c->nconns; k++) {
 			if (c->ptr && !error)
 				error = prim_wait_lent(&p, c->conns[k]);
-			prim_show(&p, c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
+			if (!error) /* else reports tell where it was */
+				prim_show(&p, c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
 		}
 	error = dev_bcast(error);
 	for (uint32_t k = dev_lane(); k < c->nconns; k += dev_lanes())

@@ -459,15 +459,19 @@ DEV void p2p_quiet(struct p2p_run *r, int quiet)
 	}
 }
 
-/* The wait is over for all of them: each counts what it has waited for. */
+DEV void p2p_waited_one(struct p2p_run *r, uint32_t i, uint32_t phase)
+{
+	phase = phase >> 8 & ~(uint32_t)P2P_STALE;
+	if (phase && phase <= GANTRY_KERNEL_WAITS)
+		k_waited(r->xfers[i].conn, &r->wait, phase);
+}
+/* The wait is over: the one that has moved, which may be over, and the others count what they have waited for. */
 DEV void p2p_waited(struct p2p_run *r)
 {
-	for (uint32_t i = r->from; i < r->to; i++) {
-		uint32_t phase = (i == r->tried ? r->phase : r->xfers[i].phase) >> 8 & ~(uint32_t)P2P_STALE;
-
-		if (phase && phase <= GANTRY_KERNEL_WAITS)
-			k_waited(r->xfers[i].conn, &r->wait, phase);
-	}
+	p2p_waited_one(r, r->tried, r->phase);
+	for (uint32_t i = r->from; i < r->to; i++)
+		if (i != r->tried)
+			p2p_waited_one(r, i, r->xfers[i].phase);
 }
 
 DEV void p2p_moved(struct p2p_run *r, int moved)

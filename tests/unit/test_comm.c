@@ -64,6 +64,71 @@ static void all_pairs(struct world *w, int rank, struct gantry_comm *comm, struc
 	}
 }
 
+/* ---- waiting times ---- */
+
+enum { LATE_MS = 20, LATE_TRIES = 100 };
+static uint32_t late_met, late_seen; /* ranks that have come to the start of a try; rank 0 has seen its wait */
+
+static uint64_t waited(struct gantry_comm *comm, const char *transport)
+{
+	struct gantry_comm_counters c = GANTRY_COMM_COUNTERS_INIT;
+
+	CHECK_OK(gantry_comm_get_counters(comm, &c));
+	if (strcmp(transport, "net") == 0)
+		return c.wait_ns[GANTRY_COMM_WAIT_PROXY] < c.wait_ns[GANTRY_COMM_WAIT_PEER]
+			       ? c.wait_ns[GANTRY_COMM_WAIT_PROXY]
+			       : c.wait_ns[GANTRY_COMM_WAIT_PEER];
+	CHECK_EQ(c.wait_ns[GANTRY_COMM_WAIT_PROXY] + c.wait_ns[GANTRY_COMM_WAIT_PEER], 0);
+	return c.wait_ns[GANTRY_COMM_WAIT_DATA];
+}
+
+/* Rank 1 comes late, and rank 0 counts nearly all of it, unless it did not run itself: then once more. Odd tries: a
+ * transfer. */
+static void come_late(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *s)
+{
+	uint64_t before;
+	int64_t word = 1;
+
+	for (uint32_t i = 0; i < LATE_TRIES && load_acquire(&late_seen) < 2; i++) {
+		fetch_add_release(&late_met, 1);
+		while (load_acquire(&late_met) < 2 * (i + 1))
+			sched_yield();
+		before = waited(comm, w->transport);
+		if (rank == 1)
+			sleep_ms(LATE_MS);
+		if (i % 2 == 0)
+			CHECK_OK(gantry_all_reduce(&word, &word, 1, GANTRY_TYPE_INT64, GANTRY_OP_MAX, comm, s));
+		else if (rank == 1)
+			CHECK_OK(gantry_send(&word, 1, GANTRY_TYPE_INT64, 0, comm, s));
+		else
+			CHECK_OK(gantry_recv(&word, 1, GANTRY_TYPE_INT64, 1, comm, s));
+		CHECK_OK(gantry_stream_sync(dev, s));
+		/* The first of each kind connects. */
+		if (rank == 0 && i >= 2 && i % 2 == load_acquire(&late_seen) &&
+		    waited(comm, w->transport) - before >= LATE_MS * 900000)
+			fetch_add_release(&late_seen, 1);
+		CHECK_OK(gantry_barrier(comm, s));
+		CHECK_OK(gantry_stream_sync(dev, s));
+	}
+	CHECK_EQ(load_acquire(&late_seen), 2);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(waiting_times)
+{
+	static const char *const transports[] = {"shm", "p2p", "net"};
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	for (size_t t = 0; t < 3; t++) {
+		struct world w = {.body = come_late, .nranks = 2, .transport = transports[t]};
+
+		late_met = late_seen = 0;
+		world_threads(&w, NULL);
+		printf("%s: waits are counted\n", transports[t]);
+	}
+}
+
 TEST(all_transports)
 {
 	static const char *const transports[] = {"p2p", "shm", "net", "auto", "shm", "net"};

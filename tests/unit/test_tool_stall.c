@@ -221,8 +221,9 @@ TEST(collectives)
 	in_coll(&h, 0, "ERR_PEER_LOST", 17, 2, ALL_REDUCE);
 	in_coll(&h, 1, "ERR_PEER_LOST", 17, 2, ALL_REDUCE);
 	expect(&h, "died", 2, 2,
-	       "rank 0 waits for its data in all_reduce #17 (1 MiB float sum, ring, simple), step 3 of 6, chunk 1, by "
-	       "net, channel 2");
+	       "rank 0 waits for data of rank 2 in all_reduce #17 (1 MiB float sum, ring, simple), step 3 of 6, chunk "
+	       "1, "
+	       "by net, channel 2");
 	/* 1 has not called it. */
 	in_coll(&h, 0, "", 17, 1, ALL_REDUCE);
 	in_coll(&h, 1, "", 16, -1, "");

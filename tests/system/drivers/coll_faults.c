@@ -47,7 +47,7 @@ static void draw(uint64_t seed)
 {
 	random_seed(seed);
 	is.act = (enum act)random_below(netns ? 3 : 2);
-	is.n = (int)random_between(is.act == CUT ? 3 : 2, N_MAX); /* of two, each has lost the other */
+	is.n = (int)random_between(is.act == KILL ? 2 : 3, N_MAX); /* of two that live, each loses the other */
 	is.kind = (enum kind)random_below(KINDS);
 	is.victim = (int)random_below((uint32_t)is.n);
 	is.root = (int)random_below((uint32_t)is.n);

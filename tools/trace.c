@@ -116,6 +116,17 @@ static const char *take_conn(struct trace_file *f, const struct json_doc *line)
 	return NULL;
 }
 
+static const char *take_track(struct trace_file *f, const struct json_doc *line)
+{
+	struct trace_track *t = ARRAY_ADD(f->tracks, f->ntracks);
+
+	if (!t)
+		return "no memory";
+	t->id = json_get_int(line, "track", -1);
+	t->channel = (int)json_get_int(line, "channel", 0);
+	return NULL;
+}
+
 static const char *take_link(struct trace_file *f, const struct json_doc *line)
 {
 	struct trace_link *l = ARRAY_ADD(f->links, f->nlinks);
@@ -169,6 +180,12 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	e.proto = name_at(gantry_trace_proto_names, GANTRY_PROTOS, json_get_text(line, "proto", NULL));
 	e.mode = name_at(gantry_trace_mode_names, GANTRY_MODES, json_get_text(line, "mode", NULL));
 	e.more = gantry_trace_upper(e.kind) ? json_get_int(line, gantry_trace_upper(e.kind), -1) : -1;
+	if (e.kind == GANTRY_EV_COLL) {
+		snprintf(e.coll, sizeof(e.coll), "%s", json_get_text(line, "collective", "?"));
+		snprintf(e.type, sizeof(e.type), "%s", json_get_text(line, "type", ""));
+		snprintf(e.redop, sizeof(e.redop), "%s", json_get_text(line, "redop", ""));
+		snprintf(e.algo, sizeof(e.algo), "%s", json_get_text(line, "algo", ""));
+	}
 	e.end = json_get_int(line, "end", 0) != 0;
 	e.cut = json_get_int(line, "cut", 0) != 0;
 	kept = ARRAY_ADD(f->events, f->nevents);
@@ -186,11 +203,15 @@ const char *trace_take(void *ctx, const struct json_doc *line)
 
 	if (strcmp(kind, "trace") == 0)
 		return take_head(set, line);
-	if (strcmp(kind, "conn") != 0 && strcmp(kind, "link") != 0 && strcmp(kind, "event") != 0)
-		return "not a line of a trace: kind is none of trace, conn, link and event";
+	if (strcmp(kind, "conn") != 0 && strcmp(kind, "track") != 0 && strcmp(kind, "link") != 0 &&
+	    strcmp(kind, "event") != 0)
+		return "not a line of a trace: kind is none of trace, conn, track, link and event";
 	if (!f)
 		return "a line before the head of the trace";
-	return *kind == 'c' ? take_conn(f, line) : *kind == 'l' ? take_link(f, line) : take_event(set, f, line);
+	return *kind == 'c'   ? take_conn(f, line)
+	       : *kind == 't' ? take_track(f, line)
+	       : *kind == 'l' ? take_link(f, line)
+			      : take_event(set, f, line);
 }
 
 int trace_read(struct trace_set *set, const char *path, char *why, size_t len)
@@ -203,6 +224,7 @@ void trace_free(struct trace_set *set)
 {
 	for (size_t i = 0; i < set->nfiles; i++) {
 		free(set->files[i].conns);
+		free(set->files[i].tracks);
 		free(set->files[i].links);
 		free(set->files[i].events);
 	}
@@ -216,6 +238,16 @@ static const char *trace_peer_of_link(const struct trace_file *f, int64_t id)
 	for (size_t i = 0; i < f->nlinks; i++) {
 		if (f->links[i].id == id)
 			return f->links[i].peer;
+	}
+	return NULL;
+}
+
+/* The same for collectives. */
+static const struct trace_track *trace_track_of(const struct trace_file *f, int64_t id)
+{
+	for (size_t i = 0; i < f->ntracks; i++) {
+		if (f->tracks[i].id == id)
+			return &f->tracks[i];
 	}
 	return NULL;
 }
@@ -429,9 +461,10 @@ enum { OTHER_PROCESSES = 1 << 20, FIRST_TRACK = 1 << 22 }; /* ranks are below th
 
 /* One row of the picture. */
 struct track {
-	const struct trace_conn *conn; /* or */
-	int64_t link;		       /* -1: none */
-	int recv;		       /* of a link */
+	const struct trace_conn *conn;	/* or */
+	const struct trace_track *coll; /* or */
+	int64_t link;			/* -1: none */
+	int recv;			/* of a link */
 	int64_t number;
 	int64_t drawn_to; /* ns: where its last bar ended */
 };
@@ -501,6 +534,8 @@ static int is_of_link(uint32_t kind)
 /* 0: of another communicator of the process, or drawn with another file of the same process. */
 static int is_ours(const struct draw *d, const struct trace_event *e)
 {
+	if (e->kind == GANTRY_EV_COLL)
+		return trace_track_of(d->f, e->v[0]) != NULL;
 	return is_of_conn(e->kind) ? trace_conn_of(d->f, e->v[0]) != NULL : d->links;
 }
 
@@ -510,7 +545,7 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 	const struct trace_conn *c = is_of_conn(e->kind) ? trace_conn_of(d->f, e->v[0]) : NULL;
 
 	gantry_json_open(d->j, "args", '{');
-	for (int i = c ? 1 : 0; i < 3; i++) {
+	for (int i = c || *e->coll ? 1 : 0; i < 3; i++) {
 		const char *field = gantry_event_field((enum gantry_event_kind)e->kind, i);
 
 		if (*field)
@@ -522,6 +557,12 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 		gantry_json_str(d->j, "mode", gantry_trace_mode_names[mode]);
 	if (e->proto >= 0)
 		gantry_json_str(d->j, "protocol", gantry_trace_proto_names[e->proto]);
+	if (*e->coll) {
+		gantry_json_str(d->j, "type", e->type);
+		if (*e->redop)
+			gantry_json_str(d->j, "redop", e->redop);
+		gantry_json_str(d->j, "algorithm", e->algo);
+	}
 	if (c) {
 		gantry_json_str(d->j, "transport", c->transport);
 		gantry_json_int(d->j, "peer", c->peer);
@@ -542,6 +583,8 @@ static void name_track(const struct draw *d, const struct track *t, char *buf, s
 	if (t->conn)
 		snprintf(buf, len, "%s rank %d, channel %d (%s)", t->conn->send ? "send to" : "recv from",
 			 t->conn->peer, t->conn->channel, t->conn->transport);
+	else if (t->coll)
+		snprintf(buf, len, "collectives, channel %d", t->coll->channel);
 	else if (peer)
 		snprintf(buf, len, "link %lld, %s %s", (long long)t->link, t->recv ? "recv from" : "send to", peer);
 	else if (t->link >= 0)
@@ -558,17 +601,19 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 
 	if (is_of_conn(e->kind))
 		t.conn = trace_conn_of(d->f, e->v[0]);
+	else if (e->kind == GANTRY_EV_COLL)
+		t.coll = trace_track_of(d->f, e->v[0]);
 	else if (is_of_link(e->kind))
 		t.link = e->v[0];
 	t.recv = t.link >= 0 && (e->kind == GANTRY_EV_RECV_POST || e->kind == GANTRY_EV_RECV_DONE);
 	for (size_t i = 0; i < d->ntracks; i++) {
 		struct track *k = &d->tracks[i];
 
-		if (k->conn == t.conn && k->link == t.link && k->recv == t.recv)
+		if (k->conn == t.conn && k->coll == t.coll && k->link == t.link && k->recv == t.recv)
 			return k;
 	}
 	name_track(d, &t, name, sizeof(name));
-	if (t.conn || t.link >= 0)
+	if (t.conn || t.coll || t.link >= 0)
 		t.number = (*d->next_track)++;
 	put_name(d->j, "thread_name", d->process, t.number, name);
 	d->tracks[d->ntracks] = t;
@@ -594,6 +639,7 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 	int64_t from = b->ns > t->drawn_to ? b->ns : t->drawn_to;
 	const char *name = b->kind == GANTRY_EV_SEND_POST   ? "send message"
 			   : b->kind == GANTRY_EV_RECV_POST ? "receive message"
+			   : t->coll			    ? b->coll
 			   : t->conn->send		    ? "send"
 							    : "recv";
 
@@ -611,7 +657,7 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 
 static int is_op(const struct trace_event *e)
 {
-	return e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP;
+	return e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP || e->kind == GANTRY_EV_COLL;
 }
 
 static int begins(const struct trace_event *e)

@@ -27,6 +27,14 @@ struct trace_event {
 	int proto, mode; /* -1: it has none */
 	int end, cut;	 /* PROXY_OP, KERNEL_OP */
 	int64_t more;	 /* what gantry_trace_upper names; -1: it has none */
+	/* Of a collective; "": it has none. */
+	char coll[16], type[12], redop[8], algo[12];
+};
+
+/* A channel of a communicator, in which collectives run. */
+struct trace_track {
+	int64_t id; /* in events */
+	int channel;
 };
 
 struct trace_link {
@@ -44,6 +52,8 @@ struct trace_file {
 	int64_t ticks0;
 	struct trace_conn *conns; /* owned */
 	size_t nconns;
+	struct trace_track *tracks; /* owned */
+	size_t ntracks;
 	struct trace_link *links; /* owned */
 	size_t nlinks;
 	struct trace_event *events; /* owned */

@@ -35,7 +35,8 @@
 	X(PROXY_MOVE,     "proxy moved",    "conn",    "step",   "bytes")         \
 	X(PROXY_DONE,     "proxy done",     "conn",    "step",   "bytes")         \
 	X(XFER,           "transfer",       "conn",    "op",     "bytes")         \
-	X(KERNEL_OP,      "kernel op",      "conn",    "op",     "bytes")
+	X(KERNEL_OP,      "kernel op",      "conn",    "op",     "bytes")         \
+	X(COLL,           "collective",     "track",   "number", "bytes")
 /* clang-format on */
 
 enum gantry_event_kind {
@@ -62,6 +63,9 @@ enum gantry_event_kind {
  * KERNEL_OP is the same part from where a kernel began it to where it was done with it, with END and CUT as PROXY_OP;
  * only for connections without a proxy, and only if GANTRY_TRACE is set. b = op | low half of its first step << 32;
  * both ends count steps alike. A mode that is none is not known: a receiving kernel learns it step by step.
+ *
+ * COLL is a block's share of a collective, as KERNEL_OP; track: a channel of a communicator. b = number | what << 32:
+ * which collective it is, in the writer's words (gantry_trace_who.put_what).
  */
 #define GANTRY_EV_MSG(tag, index) ((uint64_t)(tag) << 32 | (uint32_t)(index))
 #define GANTRY_EV_BYTES(c) ((c) & ((1ull << 56) - 1))

@@ -137,7 +137,8 @@ static void put_links(FILE *f)
 static int is_packed(uint32_t kind)
 {
 	return kind == GANTRY_EV_PROXY_OP || kind == GANTRY_EV_PROXY_POST || kind == GANTRY_EV_PROXY_MOVE ||
-	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP;
+	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP ||
+	       kind == GANTRY_EV_COLL;
 }
 
 const char *gantry_trace_upper(uint32_t kind)
@@ -161,7 +162,7 @@ static void put_packed(struct gantry_json *j, const struct gantry_event *e)
 
 	if (proto < GANTRY_PROTOS)
 		gantry_json_str(j, "proto", gantry_trace_proto_names[proto]);
-	if (e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP) {
+	if (e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP || e->kind == GANTRY_EV_COLL) {
 		gantry_json_int(j, "end", e->c & GANTRY_EV_OP_END ? 1 : 0);
 		gantry_json_int(j, "cut", e->c & GANTRY_EV_OP_CUT ? 1 : 0);
 	}
@@ -169,11 +170,13 @@ static void put_packed(struct gantry_json *j, const struct gantry_event *e)
 		gantry_json_str(j, "mode", gantry_trace_mode_names[mode]);
 }
 
-static void put_event(FILE *f, const struct gantry_event *e)
+static void put_event(const struct gantry_trace_who *who, FILE *f, const struct gantry_event *e)
 {
 	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
 	const char *upper = gantry_trace_upper(e->kind);
-	uint64_t values[3] = {e->a, upper ? (uint32_t)e->b : e->b, is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
+	int coll = e->kind == GANTRY_EV_COLL;
+	uint64_t values[3] = {e->a, upper || coll ? (uint32_t)e->b : e->b,
+			      is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
 	struct gantry_json j;
 
 	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
@@ -185,6 +188,8 @@ static void put_event(FILE *f, const struct gantry_event *e)
 			gantry_json_uint(&j, gantry_event_field(kind, i), values[i]);
 	if (upper)
 		gantry_json_uint(&j, upper, e->b >> 32);
+	if (coll && who->put_what)
+		who->put_what(&j, (uint32_t)(e->b >> 32));
 	if (is_packed(e->kind))
 		put_packed(&j, e);
 	gantry_json_end(&j);
@@ -218,7 +223,7 @@ static void put_whole(void *ctx, FILE *f)
 		w->who->put_conns(w->who->ctx, f);
 	put_links(f);
 	for (size_t i = 0; i < w->n; i++)
-		put_event(f, &w->events[i]);
+		put_event(w->who, f, &w->events[i]);
 }
 
 void gantry_trace_write(const struct gantry_trace_who *who)

@@ -5,6 +5,7 @@
  *
  *   {"kind":"trace",...}  once: who, and what relates ticks, nanoseconds and the clocks of others
  *   {"kind":"conn",...}   per connection of a communicator: the writer's affair
+ *   {"kind":"track",...}  per channel of a communicator that has called collectives, likewise
  *   {"kind":"link",...}   per link of the network: its number in events, and its peer
  *   {"kind":"event",...}  per event, oldest first; those of other users of the process too
  *
@@ -22,6 +23,7 @@
 #include <stdio.h>
 
 #include "base/atomic.h"
+#include "base/json.h"
 #include "gantry/fifo.h"
 
 /* By enum gantry_proto and gantry_mode. */
@@ -51,6 +53,7 @@ struct gantry_trace_who {
 	int64_t clock_offset_ns;
 	void (*put_conns)(void *ctx, FILE *f); /* NULL: none */
 	void *ctx;
+	void (*put_what)(struct gantry_json *j, uint32_t what); /* of collectives; NULL: nothing */
 };
 /* If GANTRY_TRACE is set. */
 void gantry_trace_write(const struct gantry_trace_who *who);

@@ -368,6 +368,8 @@ static gantry_result append_ops(const struct comm_call *call, const struct gantr
 	return GANTRY_OK;
 }
 
+_Static_assert(sizeof(struct gantry_coll) >= sizeof(struct gantry_xfer), "a work has a time for each share");
+
 /* Few lines need few lanes, and fewer lanes meet sooner. */
 enum { LANES_MIN = 64, LANES_MAX = 512 };
 
@@ -430,6 +432,8 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 		shifts += 2 * call->plan->channels[ch].plan->npeers;
 	}
 	count_paths(call, &shares[0]);
+	for (uint32_t ch = 0; comm->traced && ch < channels; ch++)
+		comm_times_coll(comm, &w->times_host[ch], ch);
 	TRY_NOW(append_ops(call, shares, &launch.drives));
 	launch.lanes = lanes_for(call);
 	if (channels == 1)
@@ -437,6 +441,8 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	else
 		args.colls = (void *)w->mapped_dev;
 	args.end = comm_work_end(w);
+	args.times = w->times_dev;
+	launch.ntimes = channels;
 	comm_work_after(comm, call->stream, &args.after, &args.after_value);
 	return comm_work_launch(comm, w, &launch, call->stream);
 }

@@ -159,6 +159,7 @@ struct comm_coll {
 	uint64_t calls;			    /* collectives so far; the same on all ranks */
 	uint32_t exchange; /* lower half of the number of the one that sends and receives are now made for; 0: none */
 	struct comm_note notes[COMM_NOTES]; /* by number */
+	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
 	void *word;			    /* the barrier's, device memory */
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };

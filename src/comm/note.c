@@ -65,6 +65,24 @@ static const char *name_at(const char *const *names, unsigned n, unsigned at)
 	return at < n ? names[at] : "";
 }
 
+uint32_t comm_note_what(const struct comm_note *n)
+{
+	return (uint32_t)n->what;
+}
+
+void comm_put_what(struct gantry_json *j, uint32_t what)
+{
+	const char *op = name_at(op_names, OPS, what >> 16 & 0xff);
+	uint32_t algo = what >> 24;
+
+	gantry_json_str(j, "collective", comm_kind_name(what & 0xff));
+	gantry_json_str(j, "type", name_at(type_names, GANTRY_TYPE_COUNT, what >> 8 & 0xff));
+	if (*op)
+		gantry_json_str(j, "redop", op);
+	if (algo < COLL_ALGOS)
+		gantry_json_str(j, "algo", coll_algos[algo]->name);
+}
+
 /* 1: there is one. */
 static int read_note(const struct comm_note *n, struct comm_coll_view *ret)
 {

@@ -79,6 +79,9 @@ struct comm_coll_view {
 /* The next collective is this one; its number. op: of the proxy's operations, or 0. */
 uint32_t comm_note(const struct comm_call *call, uint32_t op);
 const char *comm_kind_name(unsigned kind);
+/* The same in 32 bits, and their names: for events. */
+uint32_t comm_note_what(const struct comm_note *n);
+void comm_put_what(struct gantry_json *j, uint32_t what);
 /* By the lower half of its number; what an end is at. 0: not known, or nothing. */
 int comm_coll_find(const struct gantry_comm *comm, uint32_t number, struct comm_coll_view *ret);
 int comm_coll_look(const struct gantry_comm *comm, const struct comm_end *e, struct comm_coll_view *ret);
@@ -95,6 +98,8 @@ void comm_report_put(void *comm, FILE *f);
 uint32_t comm_trace_conn_id(const struct gantry_connector *c);
 /* A transfer goes to the kernels: an event. */
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
+/* With comm->traced only. The share of a channel in the collective that was noted last. */
+void comm_times_coll(struct gantry_comm *comm, struct gantry_xfer_time *t, uint32_t channel);
 /* With comm->traced only. What becomes of a transfer that is planned. */
 void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
 /* Puts the events of launches that have ended; all: also what others have begun. The caller's thread. */

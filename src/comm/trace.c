@@ -3,7 +3,8 @@
  * A communicator's part of a trace: who it is, its connections, and the transfers that it hands to kernels.
  *
  * Numbers of connections. Events name a connection by one number per process. A proxied connection has that of its
- * proxy half; others are numbered here, from 2^31 on, so that the two never meet.
+ * proxy half; others are numbered here, from 2^31 on, and tracks of collectives from 3 * 2^30 on, so that they never
+ * meet.
  */
 #include "base/trace.h"
 
@@ -15,7 +16,7 @@
 #include "base/json.h"
 #include "comm/report.h"
 
-enum { UNPROXIED = 1u << 31 };
+enum { UNPROXIED = 1u << 31, TRACKS = 3u << 30 };
 
 uint32_t comm_trace_conn_id(const struct gantry_connector *c)
 {
@@ -60,6 +61,18 @@ void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uin
 	t->packed = GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode;
 }
 
+void comm_times_coll(struct gantry_comm *comm, struct gantry_xfer_time *t, uint32_t channel)
+{
+	static uint32_t last;
+	const struct comm_note *n = &comm->coll.notes[comm->coll.calls % COMM_NOTES];
+
+	if (!comm->coll.track)
+		comm->coll.track = TRACKS | fetch_add_relaxed(&last, COMM_CHANNELS_MAX);
+	*t = (struct gantry_xfer_time){.conn = comm->coll.track + channel, .op = (uint32_t)n->number};
+	t->step = comm_note_what(n);
+	t->packed = GANTRY_EV_BYTES(n->bytes) | (n->what >> 32 & 15) << 56 | GANTRY_EV_MODE_NONE;
+}
+
 static int64_t ns_of(int64_t ticks)
 {
 	return (int64_t)(gantry_us_of_ticks((uint64_t)llabs(ticks)) * 1e3) * (ticks < 0 ? -1 : 1);
@@ -91,16 +104,15 @@ static void put_events(const struct comm_work *w, const struct anchor *a)
 	for (uint32_t i = 0; i < w->ntimes; i++) {
 		const struct gantry_xfer_time *t = &w->times_host[i];
 		uint64_t begin = READ(t->begin), end = READ(t->end), b = t->op | READ(t->step) << 32;
+		enum gantry_event_kind kind = t->conn >= TRACKS ? GANTRY_EV_COLL : GANTRY_EV_KERNEL_OP;
 
 		if (!t->conn || !begin)
 			continue;
-		gantry_event_put_at(ticks_of(a, begin), GANTRY_EV_KERNEL_OP, t->conn, b, t->packed);
+		gantry_event_put_at(ticks_of(a, begin), kind, t->conn, b, t->packed);
 		if (end)
-			gantry_event_put_at(ticks_of(a, end), GANTRY_EV_KERNEL_OP, t->conn, b,
-					    t->packed | GANTRY_EV_OP_END);
+			gantry_event_put_at(ticks_of(a, end), kind, t->conn, b, t->packed | GANTRY_EV_OP_END);
 		else if (over) /* the kernel left it behind: an abort, or an error */
-			gantry_event_put(GANTRY_EV_KERNEL_OP, t->conn, b,
-					 t->packed | GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
+			gantry_event_put(kind, t->conn, b, t->packed | GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
 	}
 }
 
@@ -117,6 +129,19 @@ void comm_times_collect(struct gantry_comm *comm, int all)
 			continue;
 		put_events(w, &a);
 		w->ntimes = 0;
+	}
+}
+
+static void put_tracks(const struct gantry_comm *comm, FILE *f)
+{
+	struct gantry_json j;
+
+	for (int ch = 0; comm->coll.track && ch < comm->nchannels; ch++) {
+		gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+		gantry_json_str(&j, "kind", "track");
+		gantry_json_uint(&j, "track", comm->coll.track + (uint32_t)ch);
+		gantry_json_int(&j, "channel", ch);
+		gantry_json_end(&j);
 	}
 }
 
@@ -142,6 +167,7 @@ static void put_conns(void *comm, FILE *f)
 		comm_json_waited(&j, e.waited_ns);
 		gantry_json_end(&j);
 	}
+	put_tracks(comm, f);
 }
 
 void comm_trace_write(struct gantry_comm *comm)
@@ -152,6 +178,7 @@ void comm_trace_write(struct gantry_comm *comm)
 				       .host = comm->infos ? comm->infos[comm->rank].host_name : "",
 				       .clock_offset_ns = comm->ctl ? gantry_ctl_clock_offset(comm->ctl) : 0,
 				       .put_conns = put_conns,
+				       .put_what = comm_put_what,
 				       .ctx = comm};
 
 	if (!comm->peers)

@@ -250,8 +250,12 @@ DEV void coll_all(const struct gantry_coll_args *a, int unpack)
 
 	if (a->after && k_after(a->after, a->after_value))
 		error = GANTRY_ERR_ABORTED;
+	if (a->times && dev_lane() == 0)
+		dev_store_relaxed(&a->times[dev_block()].begin, dev_clock());
 	if (!error)
 		error = coll_do(a->colls ? &a->colls[dev_block()] : &a->one, unpack);
+	if (a->times && dev_lane() == 0 && !error) /* what failed has no end */
+		dev_store_relaxed(&a->times[dev_block()].end, dev_clock());
 	if (dev_lane() != 0)
 		return;
 	if (error)

@@ -115,7 +115,8 @@ struct gantry_coll_args {
 	struct gantry_launch_end end;
 	const uint64_t *after;
 	uint64_t after_value;
-	struct gantry_coll one; /* a small call need not wait for a read over PCIe */
+	struct gantry_xfer_time *times; /* one per share; `step` is not the kernel's here */
+	struct gantry_coll one;		/* a small call need not wait for a read over PCIe */
 };
 
 /*

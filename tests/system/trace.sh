@@ -38,6 +38,14 @@ for transport in p2p shm net; do
 	done
 done
 
+# Collectives have tracks of their own, with what they are.
+for transport in shm net; do
+	picture coll-$transport all_reduce --ranks 2 --transport $transport -b 4k -e 4k -n 20 -w 1 --repeats 1 --algo ring
+	for rank in 0 1; do bars $((rank + 1)) 20 "all_reduce, peer -, transport -"; done
+	grep '"name":"all_reduce"' "$tmp/coll-$transport.json" |
+		grep -q '"bytes":4096,"protocol":"[a-z0-9]*","type":"float","redop":"sum","algorithm":"ring"' || die "no arguments"
+done
+
 # Without ranks: processes are numbered from 2^20 + 1 on, in the order of their files. Small messages have bars too.
 without_ranks() {
 	local name=$1 most

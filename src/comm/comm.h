@@ -156,7 +156,7 @@ struct comm_coll {
 	int *order;	       /* by place: the rank */
 	struct coll_model model;
 	struct gantry_list plans, ops;
-	uint64_t calls;			    /* collectives so far; the same on all ranks */
+	uint64_t calls;	   /* collectives so far; the same on all ranks */
 	uint32_t exchange; /* lower half of the number of the one that sends and receives are now made for; 0: none */
 	struct comm_note notes[COMM_NOTES]; /* by number */
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */

@@ -341,8 +341,7 @@ static void plan_part(struct gantry_comm *comm, struct comm_conn *cc, const stru
 	x->ptr = (uint8_t)may_ptr(comm, cc, call, x->proto, &place);
 	x->place = place + from;
 	x->step_bytes = choose_step(&cc->c, x->proto, x->ptr);
-	x->turn = cc->turns;
-	store_relaxed(&cc->turns, x->turn + 1); /* reports look */
+	store_relaxed(&cc->turns, cc->turns + 1); /* reports look */
 	comm_trace_xfer(cc, comm->op_ids, x);
 	if (!op)
 		return;

@@ -74,10 +74,11 @@ struct gantry_conn {
 	uint32_t flags;
 	uint64_t step;	  /* next step */
 	uint64_t turn;	  /* transfers that have begun all their steps; the next one is number `turn` */
+	uint64_t given;	  /* transfers that kernels were given: the number of the next one of a launch */
 	uint64_t seen;	  /* sending: head as last read. That line is the consumer's; a look at it costs a quarter of a
 			     round trip */
 	uint64_t offered; /* receiving: steps offered that have not arrived; head is this much behind step */
-	uint64_t coll;	  /* the collective that used it last: k_prim.h */
+	uint64_t coll;	  /* the collective that uses it, 0: none. k_prim.h */
 	uint64_t ended;	  /* step at which the operation before that one ended */
 	uint64_t base;	  /* step at which that one began */
 	uint64_t ahead;	  /* receiving: the next step to offer a buffer for */

@@ -148,6 +148,7 @@ DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 				error = prim_wait_lent(&p, c->conns[k]);
 			if (!error) /* else reports tell where it was */
 				prim_show(&p, c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
+			c->conns[k]->coll = 0; /* the same share may come again: a graph */
 		}
 	error = dev_bcast(error);
 	for (uint32_t k = dev_lane(); k < c->nconns; k += dev_lanes())

@@ -2,8 +2,8 @@
 /*
  * Grouped sends and receives: block b carries out xfers[first[b]] .. xfers[first[b + 1] - 1], all of them at the same
  * time, a step of one, a step of the next. It never waits for one of them while another could move, and that is what
- * makes a group free of deadlock in whatever order its transfers are listed, here and at the peers. All transfers of
- * one connection belong to one block.
+ * makes a group free of deadlock in whatever order its connections are listed, here and at the peers. All transfers of
+ * one connection belong to one block and stand in their order.
  *
  * Lane 0 thinks, all lanes carry. Lane 0 goes round the transfers and does what is a matter of words (posts, offers,
  * completions) by itself. When one has bytes to move it makes a job of the step and shares it with the other lanes;
@@ -546,6 +546,17 @@ DEV void p2p_pick(struct p2p_run *r, struct p2p_job *job)
 	job->kind = P2P_END;
 }
 
+/* A launch's transfers of a connection stand in their order. Whether it is the proxy's to move on. */
+DEV int p2p_take(struct gantry_xfer *x)
+{
+	x->turn = x->conn->given++;
+	x->begun = x->ended = 0;
+	x->phase = P2P_NEW;
+	x->error = GANTRY_OK;
+	x->error_bytes = 0;
+	return (x->conn->flags & GANTRY_CONN_PROXIED) != 0;
+}
+
 /* All transfers of a block; how it ended. */
 DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times, uint32_t n, uint32_t *result)
 {
@@ -563,7 +574,7 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times
 		r.to = n;
 		r.proxied = 1;
 		for (uint32_t i = 0; i < n; i++)
-			r.proxied &= (xfers[i].conn->flags & GANTRY_CONN_PROXIED) != 0;
+			r.proxied &= p2p_take(&xfers[i]);
 		dev_wait_init(&r.wait);
 		dev_wait_proxied(&r.wait, r.proxied);
 	}

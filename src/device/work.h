@@ -15,13 +15,13 @@ struct gantry_xfer {
 	uint64_t bytes;
 	uint64_t step_bytes; /* Simple: bytes per step (PTR: may be more than the ring's); LL, LL128: data per step */
 	uint64_t place;	     /* PTR: the address of buf as the other end sees it; posted and offered instead of buf */
-	uint64_t turn;	     /* the how-manieth transfer of its connection; begins when conn->turn has come to it */
 	uint8_t send;
 	uint8_t proto; /* enum gantry_proto */
 	uint8_t ptr;   /* post or offer the user's buffer instead of copying */
 	uint8_t reserved;
 	uint32_t coll; /* lower half of the number of the collective that it is a part of; 0: of none */
-	/* Below: the kernel's own, zero at launch. */
+	/* Below: the kernel's own, set when it begins: the same memory may be launched again. */
+	uint64_t turn;	/* the how-manieth transfer of its connection; begins when conn->turn has come to it */
 	uint64_t begun; /* bytes copied, posted or offered */
 	uint64_t ended; /* bytes received, or whose buffers the consumer has given back */
 	uint64_t first; /* step of byte 0 */
@@ -91,7 +91,7 @@ struct gantry_coll {
 	uint64_t chunk;	       /* elements of a part that a step moves at a time */
 	uint64_t scalar;       /* PREMUL: the scalar's bits; AVG: the divisor */
 	const void *scalar_at; /* PREMUL: where the scalar is, on the device; or NULL */
-	uint64_t id;	       /* never the same for two collectives of a communicator in a row; not 0 */
+	uint64_t id;	       /* which collective of the communicator; not 0 */
 	uint32_t nsteps, nconns;
 	uint32_t step_bytes; /* of Simple, LL or LL128; no more than each of the connections has */
 	uint16_t delay;	     /* the longest of the steps */

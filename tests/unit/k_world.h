@@ -168,7 +168,7 @@ static struct gantry_xfer *add_xfer(struct world *w, int r, struct message *m, i
 	x->buf = send ? m->src : m->dst;
 	x->bytes = m->bytes;
 	x->step_bytes = m->step_bytes;
-	x->turn = m->turn;
+	x->turn = m->turn; /* the kernel counts for itself: this is for arrange_turns */
 	x->send = (uint8_t)send;
 	x->proto = (uint8_t)m->proto;
 	x->ptr = (uint8_t)(send ? m->send_ptr : m->recv_ptr);
@@ -379,7 +379,20 @@ static void *proxy_main(void *arg)
 	return NULL;
 }
 
-/* Any order of the listing must do; the blocks stay together. */
+/* Those of one connection stand in their order, whatever stands between them. */
+static void arrange_turns(struct rank *k)
+{
+	for (int i = 0; i < k->nxfers; i++)
+		for (int j = i + 1; j < k->nxfers; j++)
+			if (k->xfers[j].conn == k->xfers[i].conn && k->xfers[j].turn < k->xfers[i].turn) {
+				struct gantry_xfer x = k->xfers[i];
+
+				k->xfers[i] = k->xfers[j];
+				k->xfers[j] = x;
+			}
+}
+
+/* Any order of the connections must do; the blocks stay together. */
 static void arrange(struct world *w, struct rank *k)
 {
 	for (int i = k->nxfers - 1; i > 0; i--) {
@@ -407,6 +420,7 @@ static void arrange(struct world *w, struct rank *k)
 			k->first[b + 1]++;
 		}
 	}
+	arrange_turns(k);
 }
 
 struct lane {

@@ -282,11 +282,9 @@ static void check_old_marks(uint64_t start)
 		many[i].bytes = n * 8;
 		many[i].proto = GANTRY_PROTO_LL;
 	}
-	l->tx.turn = l->rx.turn = 0;
 	run_xfers(many, 2, NULL, &result);
 	CHECK_OK(result);
 	CHECK_EQ(l->rx.step, start + 65536);
-	l->rx.turn = 0;
 	run_xfers(late, 1, &abort_flag, &result);
 	CHECK_EQ(result, GANTRY_ERR_ABORTED);
 	CHECK_EQ(l->rx.step, start + 65536);

@@ -241,7 +241,6 @@ static inline void side_start_at(struct side *s, char *buf, uint64_t place, uint
 					     .bytes = bytes,
 					     .step_bytes = step,
 					     .place = place,
-					     .turn = s->host->conn.turn,
 					     .send = (uint8_t)s->c.send,
 					     .proto = (uint8_t)proto,
 					     .ptr = (uint8_t)ptr};

@@ -135,7 +135,7 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_request requests[BATCH];
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	uint64_t begun;
 	uint32_t n;
 
@@ -154,7 +154,7 @@ out:
 	if (r != GANTRY_OK && !run_dry(q->stream))
 		LOG_WARN(DEVICE, "gpu %d: copies that were begun before this error are not over after 10 s",
 			 g->base.index);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 
@@ -287,7 +287,7 @@ gantry_result gantry_cuda_fence_reached(struct gantry_device *dev, enum gantry_c
 	struct cuda_gpu *g = cuda_gpu_of(dev);
 	struct cuda_copy_queue *q = &g->queues[queue];
 	gantry_result r = GANTRY_OK;
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	unsigned e;
 
 	if (over(q) >= fence)
@@ -304,7 +304,7 @@ gantry_result gantry_cuda_fence_reached(struct gantry_device *dev, enum gantry_c
 		CU(e, "look at a stream of gpu %d", dev->index);
 	r = GANTRY_AGAIN;
 out:
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	if (r != GANTRY_AGAIN) /* such an error is the context's, and stays: the others need not ask */
 		store_release(&q->error, r);
 	return r;

@@ -161,13 +161,13 @@ static struct cuda_gpu *gpus[CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu);
 
 static void gpu_destroy(struct cuda_gpu *g)
 {
-	cu_context was;
+	struct cuda_was was;
 
 	if (!g)
 		return;
 	if (g->ctx) {
 		/* Errors are no news here: after main the driver has shut itself down, and all this with it. */
-		was = g->ctx;
+		was = cuda_here(g);
 		if (cuda_enter(g, &was) == CUE_SUCCESS) {
 			gantry_cuda_ipc_close_all(g);
 			cuda_unload_kernels(g);
@@ -175,7 +175,7 @@ static void gpu_destroy(struct cuda_gpu *g)
 				cu.stream_destroy(g->side);
 			gantry_cuda_queues_close(g);
 		}
-		cuda_leave(g, was);
+		cuda_leave(g, &was);
 		cu.primary_ctx_release(g->device);
 	}
 	free(g);
@@ -253,7 +253,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = calloc(1, sizeof(*g));
-	cu_context was = NULL;
+	struct cuda_was was = {NULL, CUV_STREAM_CAPTURE_MODE_RELAXED};
 
 	if (!g)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a device");
@@ -263,7 +263,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	g->base.index = index;
 	TRY(describe(g));
 	CU(cu.primary_ctx_retain(&g->ctx, g->device), "context of gpu %d (%s)", index, g->base.name);
-	was = g->ctx;
+	was = cuda_here(g);
 	ENTER(g, was);
 	CU(gantry_cuda_stream_apart(&g->side), "create a stream on gpu %d", index);
 	TRY(gantry_cuda_queues_open(g));
@@ -273,11 +273,11 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	LOG_INFO(DEVICE, "gpu %d: %s at %s, numa node %d, %u multiprocessors", index, g->base.name, g->base.bus_id,
 		 g->base.numa_node, g->sms);
 	*ret_gpu = g;
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	g = NULL;
 out:
 	if (g && g->ctx)
-		cuda_leave(g, was);
+		cuda_leave(g, &was);
 	gpu_destroy(g);
 	return r;
 }

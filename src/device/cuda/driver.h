@@ -22,6 +22,10 @@ typedef struct CUstream_st *cu_stream;
 typedef struct CUevent_st *cu_event;
 typedef struct CUmod_st *cu_module;
 typedef struct CUfunc_st *cu_function;
+typedef struct CUgraph_st *cu_graph;
+typedef struct CUgraphNode_st *cu_graph_node;
+typedef struct CUgraphEdgeData_st cu_graph_edge;
+typedef struct CUuserObject_st *cu_user_object;
 typedef unsigned long long cu_ptr;
 typedef int cu_device;
 
@@ -76,7 +80,8 @@ struct cu_ipc_handle {
 	X(NOT_PERMITTED, 800)                  \
 	X(NOT_SUPPORTED, 801)                  \
 	X(SYSTEM_DRIVER_MISMATCH, 803)         \
-	X(COMPAT_NOT_SUPPORTED_ON_DEVICE, 804)
+	X(COMPAT_NOT_SUPPORTED_ON_DEVICE, 804) \
+	X(STREAM_CAPTURE_INVALIDATED, 901)
 
 #define GANTRY_CUDA_CONSTANTS(X)                                \
 	X(DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)            \
@@ -104,6 +109,13 @@ struct cu_ipc_handle {
 	X(MEMHOSTREGISTER_PORTABLE, 1)                          \
 	X(MEMHOSTREGISTER_DEVICEMAP, 2)                         \
 	X(STREAM_NON_BLOCKING, 1)                               \
+	X(STREAM_CAPTURE_MODE_RELAXED, 2)                       \
+	X(STREAM_CAPTURE_STATUS_NONE, 0)                        \
+	X(STREAM_CAPTURE_STATUS_ACTIVE, 1)                      \
+	X(USER_OBJECT_NO_DESTRUCTOR_SYNC, 1)                    \
+	X(GRAPH_USER_OBJECT_MOVE, 1)                            \
+	X(EVENT_WAIT_EXTERNAL, 1)                               \
+	X(EVENT_RECORD_EXTERNAL, 1)                             \
 	X(EVENT_DEFAULT, 0)                                     \
 	X(IPC_MEM_LAZY_ENABLE_PEER_ACCESS, 1)                   \
 	X(MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 1)
@@ -152,6 +164,9 @@ struct cu_ipc_handle {
 	X(stream_destroy, cuStreamDestroy_v2, (cu_stream stream))                                                      \
 	X(stream_query, cuStreamQuery, (cu_stream stream))                                                             \
 	X(stream_wait_event, cuStreamWaitEvent, (cu_stream stream, cu_event event, unsigned flags))                    \
+	X(stream_is_capturing, cuStreamIsCapturing, (cu_stream stream, unsigned *ret_status))                          \
+	X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (unsigned *mode))                           \
+	X(launch_host_func, cuLaunchHostFunc, (cu_stream stream, void (*fn)(void *ctx), void *ctx))                    \
 	X(event_create, cuEventCreate, (cu_event *ret_event, unsigned flags))                                          \
 	X(event_destroy, cuEventDestroy_v2, (cu_event event))                                                          \
 	X(event_record, cuEventRecord, (cu_event event, cu_stream stream))                                             \
@@ -178,6 +193,15 @@ struct cu_ipc_handle {
 	  (cu_stream stream, cu_ptr ptr, unsigned value, unsigned flags))                                              \
 	X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange,                                             \
 	  (void *ret_handle, cu_ptr ptr, size_t size, unsigned type, unsigned long long flags))                        \
+	/* 12.3, the last of them */                                                                                   \
+	X(event_record_with_flags, cuEventRecordWithFlags, (cu_event event, cu_stream stream, unsigned flags))         \
+	X(user_object_create, cuUserObjectCreate,                                                                      \
+	  (cu_user_object *ret_object, void *ctx, void (*gone)(void *ctx), unsigned count, unsigned flags))            \
+	X(graph_retain_user_object, cuGraphRetainUserObject,                                                           \
+	  (cu_graph graph, cu_user_object object, unsigned count, unsigned flags))                                     \
+	X(stream_get_capture_info, cuStreamGetCaptureInfo_v3,                                                          \
+	  (cu_stream stream, unsigned *ret_status, uint64_t *ret_id, cu_graph *ret_graph,                              \
+	   const cu_graph_node **ret_nodes, const cu_graph_edge **ret_edges, size_t *ret_n))                           \
 	/* 12.4 */                                                                                                     \
 	X(func_get_param_info, cuFuncGetParamInfo,                                                                     \
 	  (cu_function function, size_t index, size_t *ret_offset, size_t *ret_size))

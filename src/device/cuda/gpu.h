@@ -91,30 +91,51 @@ static inline cu_event cuda_event_of(struct gantry_dev_event *e)
  * Every call of the driver is made between these two, as its context is a property of the thread. The caller's own is
  * put back, because a program that uses the CUDA runtime has chosen its GPU by it. Where they are the same, which is
  * usual, this costs one read of a thread's variable; so nothing is cached here, and nothing can be stale.
+ *
+ * The capture mode is such a property, too. While the program captures a graph, on this thread or another, the driver
+ * refuses calls that might be meant for it, such as to get memory or to look at another stream. None of ours is, so
+ * they are made in relaxed mode. What only adds to the program's stream (a launch) does without: cuda_enter_stream.
  */
-static inline unsigned cuda_enter(struct cuda_gpu *g, cu_context *ret_was)
+struct cuda_was {
+	cu_context ctx;
+	unsigned mode;
+};
+static inline struct cuda_was cuda_here(const struct cuda_gpu *g)
 {
-	unsigned e = cu.ctx_get_current(ret_was);
+	return (struct cuda_was){.ctx = g->ctx, .mode = CUV_STREAM_CAPTURE_MODE_RELAXED};
+}
+static inline unsigned cuda_enter_stream(struct cuda_gpu *g, struct cuda_was *ret_was)
+{
+	unsigned e = cu.ctx_get_current(&ret_was->ctx);
 
-	if (e != CUE_SUCCESS || *ret_was == g->ctx)
+	ret_was->mode = CUV_STREAM_CAPTURE_MODE_RELAXED;
+	if (e != CUE_SUCCESS || ret_was->ctx == g->ctx)
 		return e;
 	return cu.ctx_set_current(g->ctx);
 }
-static inline void cuda_leave(struct cuda_gpu *g, cu_context was)
+static inline unsigned cuda_enter(struct cuda_gpu *g, struct cuda_was *ret_was)
 {
-	if (was != g->ctx)
-		cu.ctx_set_current(was);
+	unsigned e = cuda_enter_stream(g, ret_was);
+
+	return e == CUE_SUCCESS ? cu.thread_exchange_capture_mode(&ret_was->mode) : e;
 }
-/* In functions with `r` and `out`; `was` starts as g->ctx, so that leaving without having entered does nothing. */
+static inline void cuda_leave(struct cuda_gpu *g, struct cuda_was *was)
+{
+	if (was->mode != CUV_STREAM_CAPTURE_MODE_RELAXED)
+		cu.thread_exchange_capture_mode(&was->mode);
+	if (was->ctx != g->ctx)
+		cu.ctx_set_current(was->ctx);
+}
+/* In functions with `r` and `out`; `was` starts as cuda_here(g), so that leaving without having entered does nothing. */
 #define ENTER(g, was) CU(cuda_enter((g), &(was)), "make gpu %d current", (g)->base.index)
 /* The end of an operation that is one call of the driver. NOT_READY is AGAIN, without a line in the log. */
 #define RETURN_CALL(g, call, ...)                                                                                      \
 	do {                                                                                                           \
-		cu_context cu_was = (g)->ctx;                                                                          \
+		struct cuda_was cu_was = cuda_here(g);                                                                 \
 		unsigned cu_error = cuda_enter((g), &cu_was);                                                          \
 		if (cu_error == CUE_SUCCESS)                                                                           \
 			cu_error = (call);                                                                             \
-		cuda_leave((g), cu_was);                                                                               \
+		cuda_leave((g), &cu_was);                                                                              \
 		if (cu_error == CUE_SUCCESS || cu_error == CUE_NOT_READY)                                              \
 			return cu_error == CUE_SUCCESS ? GANTRY_OK : GANTRY_AGAIN;                                     \
 		return gantry_cuda_fail(cu_error, __FILE__, __LINE__, __VA_ARGS__);                                    \

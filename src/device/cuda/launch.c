@@ -117,7 +117,7 @@ gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	const uint32_t *abort = l->abort;
 	void *params[2];
 	uint32_t most, lanes;
@@ -130,7 +130,7 @@ gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream
 	if (lanes % CUDA_WARP || lanes > l->kernel->lanes)
 		FAIL(GANTRY_ERR_INVALID, "launch of %s with %u lanes: a multiple of %d up to %u on a gpu",
 		     l->kernel->name, lanes, CUDA_WARP, l->kernel->lanes);
-	ENTER(g, was);
+	CU(cuda_enter_stream(g, &was), "make gpu %d current", dev->index);
 	most = CUDA_MAX_BLOCKS;
 	if (l->kernel->together)
 		CU(fit(g, l->kernel, lanes, &most), "blocks of %s on gpu %d", l->kernel->name, dev->index);
@@ -144,6 +144,6 @@ gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream
 			    params, NULL),
 	   "launch of %s with %u blocks on gpu %d", l->kernel->name, l->blocks, dev->index);
 out:
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }

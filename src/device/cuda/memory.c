@@ -36,7 +36,7 @@ gantry_result gantry_cuda_alloc(struct gantry_device *dev, size_t size, void **r
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	cu_ptr p = 0;
 
 	ENTER(g, was);
@@ -48,7 +48,7 @@ gantry_result gantry_cuda_alloc(struct gantry_device *dev, size_t size, void **r
 out:
 	if (p)
 		cu.mem_free(p);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 
@@ -89,7 +89,7 @@ gantry_result gantry_cuda_alloc_mapped(struct gantry_device *dev, size_t size, v
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct policy policy;
 	void *host = NULL;
 	cu_ptr p;
@@ -108,7 +108,7 @@ gantry_result gantry_cuda_alloc_mapped(struct gantry_device *dev, size_t size, v
 out:
 	if (host)
 		cu.mem_free_host(host);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 
@@ -165,7 +165,7 @@ gantry_result gantry_cuda_map_host(struct gantry_device *dev, void *host, size_t
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct map *m, *fresh = NULL;
 	cu_ptr p;
 
@@ -194,7 +194,7 @@ out:
 	if (fresh && fresh->ours)
 		cu.mem_host_unregister(host);
 	free(fresh);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	cuda_maps_mu_unlock(&cuda_maps_mu_one);
 	return r;
 }
@@ -203,7 +203,7 @@ gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct map *m = NULL, *gone = NULL;
 
 	if (!host)
@@ -221,7 +221,7 @@ gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host)
 		CU(cu.mem_host_unregister(host), "unmap host memory %p", host);
 out:
 	free(gone);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	cuda_maps_mu_unlock(&cuda_maps_mu_one);
 	return r;
 }
@@ -255,7 +255,7 @@ gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, st
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
 	struct gantry_mem_info info = {.kind = GANTRY_MEM_PAGEABLE, .device = -1};
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct attributes a;
 	uint64_t peers = load_relaxed(&g->peers);
 
@@ -277,7 +277,7 @@ gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, st
 	}
 	*ret_info = info;
 out:
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 
@@ -368,7 +368,7 @@ gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_d
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev), *peer = cuda_gpu_of(other);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	int can = 0;
 	unsigned e;
 
@@ -388,7 +388,7 @@ gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_d
 	}
 	*ret_can = can;
 out:
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 
@@ -397,7 +397,7 @@ gantry_result gantry_cuda_ipc_export(struct gantry_device *dev, void *base, size
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct wire_handle h;
 	uintptr_t start;
 	size_t all;
@@ -416,7 +416,7 @@ gantry_result gantry_cuda_ipc_export(struct gantry_device *dev, void *base, size
 	h.offset = (uintptr_t)base - start;
 	encode(&h, ret_handle);
 out:
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 
@@ -434,7 +434,7 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct wire_handle h;
 	struct ipc *i, *fresh = NULL;
 	cu_ptr p;
@@ -464,7 +464,7 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 	*ret_ptr = (void *)(i->mapped + (uintptr_t)h.offset);
 out:
 	free(fresh);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	cuda_gpu_mu_unlock(&g->lock);
 	return r;
 }
@@ -473,7 +473,7 @@ gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct ipc *found = NULL, *gone = NULL;
 
 	if (!ptr)
@@ -494,7 +494,7 @@ gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr)
 	}
 out:
 	free(gone);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	cuda_gpu_mu_unlock(&g->lock);
 	return r;
 }
@@ -514,7 +514,7 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)ptr & ~(page - 1), base;
 	size_t whole = ((uintptr_t)ptr + size - from + page - 1) & ~(page - 1), all;
 	int can = 0, fd = -1;
@@ -549,7 +549,7 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 out:
 	if (fd >= 0)
 		close(fd);
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	return r;
 }
 

@@ -43,7 +43,7 @@ static gantry_result create(struct gantry_device *dev, bool apart, struct gantry
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
+	struct cuda_was was = cuda_here(g);
 	struct cuda_stream *s = calloc(1, sizeof(*s));
 
 	if (!s)
@@ -55,7 +55,7 @@ static gantry_result create(struct gantry_device *dev, bool apart, struct gantry
 	*ret_stream = (struct gantry_stream *)(void *)s;
 	s = NULL;
 out:
-	cuda_leave(g, was);
+	cuda_leave(g, &was);
 	free(s);
 	return r;
 }

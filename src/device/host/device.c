@@ -497,6 +497,40 @@ gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_s
 	return r;
 }
 
+/* There are no graphs: nothing asks for one where no stream is captured. */
+gantry_result gantry_host_stream_captured(struct gantry_device *dev, struct gantry_stream *s, uint64_t *ret_capture)
+{
+	*ret_capture = 0;
+	return GANTRY_OK;
+}
+
+static gantry_result no_graphs(void)
+{
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "the host device has no graphs");
+}
+
+gantry_result gantry_host_host_call(struct gantry_device *dev, struct gantry_stream *s, void (*fn)(void *ctx),
+				    void *ctx)
+{
+	return no_graphs();
+}
+
+gantry_result gantry_host_graph_keep(struct gantry_device *dev, struct gantry_stream *s, void (*gone)(void *ctx),
+				     void *ctx)
+{
+	return no_graphs();
+}
+
+gantry_result gantry_host_graph_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
+{
+	return no_graphs();
+}
+
+gantry_result gantry_host_graph_record(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
+{
+	return no_graphs();
+}
+
 gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
 {
 	int reached;

@@ -349,7 +349,8 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 }
 
 /* *ret_drives: the kernel does the proxy's work (comm_drives). */
-static gantry_result append_ops(const struct comm_call *call, const struct gantry_coll *shares, int *ret_drives)
+static gantry_result append_ops(const struct comm_call *call, struct comm_work *w, const struct gantry_coll *shares,
+				int *ret_drives)
 {
 	struct gantry_proxy_op *first, *next;
 	uint32_t n = 0;
@@ -364,8 +365,7 @@ static gantry_result append_ops(const struct comm_call *call, const struct gantr
 	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
 		plan_ops(call, ch, &shares[ch], &next);
 	*ret_drives = comm_drives(call->comm, call->bytes);
-	comm_append(call->comm, first, *ret_drives);
-	return GANTRY_OK;
+	return comm_append(call->comm, w, first, *ret_drives);
 }
 
 _Static_assert(sizeof(struct gantry_coll) >= sizeof(struct gantry_xfer), "a work has a time for each share");
@@ -432,18 +432,18 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 		shifts += 2 * call->plan->channels[ch].plan->npeers;
 	}
 	count_paths(call, &shares[0]);
-	for (uint32_t ch = 0; comm->traced && ch < channels; ch++)
+	for (uint32_t ch = 0; w->times_host && ch < channels; ch++)
 		comm_times_coll(comm, &w->times_host[ch], ch);
-	TRY_NOW(append_ops(call, shares, &launch.drives));
+	TRY_NOW(append_ops(call, w, shares, &launch.drives));
 	launch.lanes = lanes_for(call);
-	if (channels == 1)
+	if (channels == 1 && !w->captured)
 		args.one = shares[0];
 	else
 		args.colls = (void *)w->mapped_dev;
 	args.end = comm_work_end(w);
 	args.times = w->times_dev;
 	launch.ntimes = channels;
-	comm_work_after(comm, call->stream, &args.after, &args.after_value);
+	comm_work_after(comm, w, &args.after, &args.after_value);
 	return comm_work_launch(comm, w, &launch, call->stream);
 }
 

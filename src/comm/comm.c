@@ -408,6 +408,7 @@ void comm_free(struct gantry_comm *comm)
 	gantry_ctl_leave(comm->ctl); /* no call arrives after this */
 	comm_onesided_stop(comm);
 	gantry_proxy_group_destroy(comm->group);
+	comm_graphs_end(comm);
 	/* A kernel that has not run yet, behind one of the program's own: better a leak than a crash. */
 	if (comm_works_busy(comm)) {
 		LOG_WARN(COMM, "rank %d: a kernel has not ended, the memory of its communicator is left to it",
@@ -415,6 +416,7 @@ void comm_free(struct gantry_comm *comm)
 		gantry_proxy_put(comm->proxy);
 		return;
 	}
+	comm_graphs_free(comm);
 	comm_memory_free(comm);
 	comm_coll_free(comm);
 	comm_onesided_free(comm);

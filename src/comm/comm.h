@@ -66,8 +66,11 @@ struct comm_work {
 	uint32_t *first_host, *first_dev;	     /* COMM_CHANNELS_MAX + 1 */
 	uint32_t capacity;
 	uint64_t *finished_host, *finished_dev;
-	uint64_t *arrived; /* the device's: gantry_launch_end */
-	uint64_t expected; /* launches with this memory since it was made */
+	uint64_t *arrived;	      /* the device's: gantry_launch_end */
+	uint64_t expected;	      /* launches with this memory since it was made */
+	int captured;		      /* for a graph: graph.c. No host address of finished, no times */
+	uint64_t *runs, *begun_dev;   /* captured: gantry_launch_end's */
+	struct gantry_stream *stream; /* of the launch that it was last got for */
 	/* Of the trace: NULL and 0 without one. */
 	struct gantry_xfer_time *times_host, *times_dev;
 	uint32_t ntimes;   /* of the last launch, not collected yet */
@@ -191,8 +194,10 @@ struct gantry_comm {
 	uint64_t launches;
 	const struct gantry_stream *last_stream; /* only compared: the program may have destroyed it */
 	struct comm_work *last_work;		 /* launched there */
-	struct comm_work *outgrown;		 /* array: kept until the end, kernels may look at them */
-	uint32_t noutgrown;
+	struct {				 /* kept until the end, kernels may look at them */
+		struct comm_work *works;
+		uint32_t n;
+	} outgrown;
 	uint32_t op_ids;
 	int traced;		 /* GANTRY_TRACE: kernels keep times */
 	struct gantry_list regs; /* the caller's thread */
@@ -218,6 +223,7 @@ struct gantry_comm {
 	} cause;
 	struct comm_coll coll;
 	struct comm_onesided *onesided; /* window.c; NULL: no window was registered yet */
+	struct comm_graphs *graphs;	/* atomic; NULL: nothing was ever captured. graph.c */
 	struct {			/* watch.c */
 		int report_wanted, report_written;
 		uint64_t stall_sum, stall_since; /* progress as last seen */
@@ -384,16 +390,33 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 /* The n transfers in it, sorted by block in first_host, on the communicator's connections or on others. */
 gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
 				    struct gantry_stream *stream);
-/* What a launch on this stream must wait for: *ret_after NULL: nothing. */
-void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream *stream, const uint64_t **ret_after,
+/* What a launch with this work must wait for: *ret_after NULL: nothing. */
+void comm_work_after(const struct gantry_comm *comm, const struct comm_work *w, const uint64_t **ret_after,
 		     uint64_t *ret_value);
 /* Whether the kernels of a launch that moves so many bytes do the proxy's work while they wait: its operations are
  * appended by comm_append then, without waking the proxy. */
 int comm_drives(const struct gantry_comm *comm, uint64_t bytes);
-void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int drives);
+gantry_result comm_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first, int drives);
 /* Launches that have not ended. */
 int comm_works_busy(const struct gantry_comm *comm);
 int comm_work_busy(const struct comm_work *w);
+
+/* ---- graph.c ---- */
+
+/* The work of a launch on a stream that is captured; *ret_work NULL: it is not, and the launch waits for graphs. */
+gantry_result comm_graph_work(struct gantry_comm *comm, uint32_t capacity, struct gantry_stream *stream,
+			      struct comm_work **ret_work);
+gantry_result comm_graph_launch(struct gantry_comm *comm, struct comm_work *w, const struct gantry_launch *launch,
+				struct gantry_stream *stream);
+/* A plain launch was made: graphs wait for it. */
+gantry_result comm_graph_plain(struct gantry_comm *comm, struct gantry_stream *stream);
+/* comm_append where the operations are appended by the stream: *ret_done 1. */
+gantry_result comm_graph_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first,
+				struct gantry_proxy_op *last, int *ret_done);
+int comm_graphs_busy(const struct gantry_comm *comm);
+/* Graphs that are left do nothing any more; then, when no kernel runs, their memory if none is left. */
+void comm_graphs_end(struct gantry_comm *comm);
+void comm_graphs_free(struct gantry_comm *comm);
 
 /* PTR: may the call's buffer be handed over on this connection? 1, with the address as the other end needs it. */
 int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call,

@@ -124,7 +124,7 @@ int comm_works_busy(const struct gantry_comm *comm)
 
 	for (int i = 0; i < COMM_WORKS; i++)
 		n += comm_work_busy(&comm->works[i]);
-	return n;
+	return n + comm_graphs_busy(comm);
 }
 
 void comm_works_free(struct gantry_comm *comm)
@@ -133,9 +133,9 @@ void comm_works_free(struct gantry_comm *comm)
 		if (comm->works[i].capacity > first_capacity(comm))
 			works_release(comm, &comm->works[i]);
 	}
-	for (uint32_t i = 0; i < comm->noutgrown; i++)
-		works_release(comm, &comm->outgrown[i]);
-	free(comm->outgrown);
+	for (uint32_t i = 0; i < comm->outgrown.n; i++)
+		works_release(comm, &comm->outgrown.works[i]);
+	free(comm->outgrown.works);
 	works_release(comm, &comm->works_first);
 }
 
@@ -145,13 +145,13 @@ static gantry_result grow_work(struct gantry_comm *comm, struct comm_work *w, ui
 {
 	struct comm_work now = {0}, *kept;
 
-	kept = realloc(comm->outgrown, (comm->noutgrown + 1) * sizeof(*kept));
+	kept = realloc(comm->outgrown.works, (comm->outgrown.n + 1) * sizeof(*kept));
 	if (!kept)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a launch of %u transfers", capacity);
-	comm->outgrown = kept;
+	comm->outgrown.works = kept;
 	TRY_NOW(works_alloc(comm, &now, 1, capacity));
 	if (w->capacity > first_capacity(comm))
-		comm->outgrown[comm->noutgrown++] = *w;
+		comm->outgrown.works[comm->outgrown.n++] = *w;
 	comm_mu_lock(&comm->mu); /* the watchdog asks which works are busy */
 	*w = now;
 	comm_mu_unlock(&comm->mu);
@@ -165,6 +165,11 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 	uint32_t capacity = w->capacity, n = (uint32_t)((bytes + xfers_size(1) - 1) / xfers_size(1));
 	struct gantry_waiter wait;
 
+	TRY_NOW(comm_graph_work(comm, n, stream, ret_work));
+	if (*ret_work) {
+		(*ret_work)->stream = stream;
+		return GANTRY_OK;
+	}
 	gantry_waiter_init(&wait, NULL);
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
 	while (comm_work_busy(w)) {
@@ -180,15 +185,18 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 			capacity *= 2;
 		TRY_NOW(grow_work(comm, w, capacity));
 	}
+	w->stream = stream;
 	*ret_work = w;
 	return GANTRY_OK;
 }
 
-void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream *stream, const uint64_t **ret_after,
+void comm_work_after(const struct gantry_comm *comm, const struct comm_work *w, const uint64_t **ret_after,
 		     uint64_t *ret_value)
 {
 	*ret_after = NULL;
-	if (comm->last_work && comm->last_stream != stream) {
+	if (w->captured)
+		return;
+	if (comm->last_work && comm->last_stream != w->stream) {
 		*ret_after = comm->last_work->finished_dev;
 		*ret_value = comm->last_work->expected;
 	}
@@ -206,21 +214,30 @@ int comm_drives(const struct gantry_comm *comm, uint64_t bytes)
 	       (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
 }
 
-void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int drives)
+gantry_result comm_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first, int drives)
 {
 	struct gantry_proxy_op *last = first;
+	int done;
 
 	while (last->next)
 		last = last->next;
+	TRY_NOW(comm_graph_append(comm, w, first, last, &done));
+	if (done)
+		return GANTRY_OK;
 	if (drives)
 		gantry_proxy_push(comm->proxy, first, last);
 	else
 		gantry_proxy_append(comm->proxy, first, last);
+	return GANTRY_OK;
 }
 
 struct gantry_launch_end comm_work_end(const struct comm_work *w)
 {
-	return (struct gantry_launch_end){.arrived = w->arrived, .word = w->finished_dev, .value = w->expected + 1};
+	return (struct gantry_launch_end){.arrived = w->arrived,
+					  .word = w->finished_dev,
+					  .value = w->expected + 1,
+					  .runs = w->runs,
+					  .begun = w->begun_dev};
 }
 
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
@@ -233,11 +250,13 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 				  .args = launch->args,
 				  .args_size = launch->args_size,
 				  .abort = comm->abort_dev,
-				  .help = launch->drives ? &comm->help : NULL,
+				  .help = launch->drives && !w->captured ? &comm->help : NULL,
 				  .eventcounts = launch->eventcount ? launch->eventcount
 						 : comm->all_notify ? comm->eventcounts
 								    : NULL};
 
+	if (w->captured)
+		return comm_graph_launch(comm, w, &l, stream);
 	store_relaxed(&w->expected, w->expected + 1); /* the watchdog looks */
 	comm->launches++;
 	if (comm->traced) {
@@ -249,7 +268,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 	comm->last_work = w;
 	if (r != GANTRY_OK)
 		store_relaxed(&w->expected, w->expected - 1);
-	return r;
+	return r == GANTRY_OK ? comm_graph_plain(comm, stream) : r;
 }
 
 gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
@@ -270,7 +289,7 @@ gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *
 					   .drives = drives};
 	int near = 1;
 
-	comm_work_after(comm, stream, &args.after, &args.after_value);
+	comm_work_after(comm, w, &args.after, &args.after_value);
 	/* A GPU's kernel works on a copy in its own memory: made by itself, or here if there are many. */
 	for (uint32_t b = 0; b < blocks; b++)
 		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
@@ -458,7 +477,7 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 			struct gantry_xfer *x = &w->xfers_host[at[ch]];
 
 			plan_part(comm, cc, &calls[i], from, bytes, x, cc->c.proxy ? op : NULL);
-			if (comm->traced)
+			if (w->times_host)
 				comm_times_plan(&w->times_host[at[ch]], cc, comm->op_ids, x);
 			at[ch]++;
 			from += bytes;
@@ -488,7 +507,7 @@ static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct co
 		bytes += calls[i].bytes;
 	drives = first && comm_drives(comm, bytes);
 	if (first)
-		comm_append(comm, first, drives);
+		TRY_NOW(comm_append(comm, w, first, drives));
 	return comm_launch_transfers(comm, w, c.xfers, drives, calls[0].stream);
 }
 

@@ -83,7 +83,7 @@ static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, 
 					   .drives = waits && o->group && comm_drives(comm, 0),
 					   .eventcount = comm->device->sleeps ? &o->block->eventcount : NULL};
 
-	comm_work_after(comm, stream, &args.after, &args.after_value);
+	comm_work_after(comm, w, &args.after, &args.after_value);
 	return comm_work_launch(comm, w, &launch, stream);
 }
 
@@ -118,7 +118,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_call *call, st
 	x->ptr = (uint8_t)(bytes && may_ptr(&cc->c, call));
 	x->place = (uint64_t)(uintptr_t)call->buf;
 	x->step_bytes = cc->c.max_step;
-	x->turn = cc->turns++;
+	cc->turns++;
 	op->conn = cc->c.proxy;
 	op->bytes = bytes;
 	op->step_bytes = x->step_bytes;
@@ -176,7 +176,7 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 	}
 	w->first_host[comm->nchannels] = at;
 	drives = comm_drives(comm, bytes);
-	comm_append(comm, first, drives);
+	TRY_NOW(comm_append(comm, w, first, drives));
 	return comm_launch_transfers(comm, w, at, drives, calls[0].stream);
 }
 
@@ -225,11 +225,15 @@ gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_
 				    enum comm_one what)
 {
 	size_t found = 0;
+	uint64_t capture;
 
 	for (size_t i = 0; i < n; i++)
 		found += calls[i].one == what;
 	if (!found)
 		return GANTRY_OK;
+	TRY_NOW(comm->device->ops->stream_captured(comm->device, calls[0].stream, &capture));
+	if (capture) /* a network's requests are handed over by the call */
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "one-sided calls cannot be captured into a graph");
 	if (what == COMM_ONE_WAIT)
 		return enqueue_waits(comm, calls, n, found);
 	for (size_t i = 0; i < n; i += PUT_LAUNCH_MAX)

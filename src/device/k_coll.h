@@ -249,6 +249,7 @@ DEV void coll_all(const struct gantry_coll_args *a, int unpack)
 {
 	uint32_t error = GANTRY_OK;
 
+	k_begin(&a->end);
 	if (a->after && k_after(a->after, a->after_value))
 		error = GANTRY_ERR_ABORTED;
 	if (a->times && dev_lane() == 0)

@@ -199,6 +199,18 @@ DEV int k_after(const uint64_t *after, uint64_t value)
 	return (int)dev_bcast((uint64_t)aborted);
 }
 
+/* All blocks, when they begin. */
+DEV void k_begin(const struct gantry_launch_end *end)
+{
+	uint64_t n;
+
+	if (!end->runs || dev_block() != 0 || dev_lane() != 0)
+		return;
+	n = dev_load_relaxed(end->runs) + 1;
+	dev_store_relaxed(end->runs, n);
+	dev_store_relaxed(end->begun, n);
+}
+
 /* Lane 0 of each block, when it is done. A store is sent off; adding to a word in host memory would make the blocks wait
  * for each other, 1.3 us each. */
 DEV void k_end(const struct gantry_launch_end *end)
@@ -206,7 +218,7 @@ DEV void k_end(const struct gantry_launch_end *end)
 	if (!end->word || dev_arrive(end->arrived) != dev_blocks())
 		return;
 	dev_store_relaxed(end->arrived, 0);
-	dev_store(end->word, end->value);
+	dev_store(end->word, end->runs ? dev_load_relaxed(end->runs) : end->value);
 }
 
 /* The first error of a launch. */

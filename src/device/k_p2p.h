@@ -661,6 +661,7 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 	DEV_SHARED struct p2p_near near;
 
 #endif
+	k_begin(&a->end);
 	if (a->after && k_after(a->after, a->after_value))
 		n = 0; /* the abort is seen below by whoever asks; nothing was begun */
 #ifdef DEV_NEAR

@@ -45,12 +45,15 @@ struct gantry_launch_end {
 	uint64_t *arrived; /* the device's own memory: blocks that have ended; 0 before and after the launch */
 	uint64_t *word;	   /* host memory: the last block stores `value`; NULL: nobody asks */
 	uint64_t value;
+	/* Of a graph, whose launches the CPU does not make: NULL else. Counted in the device's memory, and that number is
+	 * stored in host memory when a launch begins, and in `word` when it has ended. */
+	uint64_t *runs, *begun;
 };
 
 struct gantry_p2p_args {
 	struct gantry_xfer *xfers; /* read and written; sorted by block */
 	const uint32_t *first;	   /* blocks + 1 entries: block b does xfers[first[b]] .. xfers[first[b+1]-1] */
-	uint32_t *result;   /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
+	uint32_t *result; /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
 	struct gantry_launch_end end;
 	const uint64_t
 		*after; /* begin when this is at least after_value: the launch before, on another stream; or NULL */

@@ -173,6 +173,22 @@ out:
 	return r;
 }
 
+void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first)
+{
+	struct op_pool *pool = &p->pool;
+
+	op_pool_mu_lock(&pool->mu);
+	while (first) {
+		struct gantry_proxy_op *next = first->next;
+
+		first->next = pool->free;
+		pool->free = first;
+		pool->nfree++;
+		first = next;
+	}
+	op_pool_mu_unlock(&pool->mu);
+}
+
 /* For the thread: what it has spent. */
 static void give_back(struct gantry_proxy *p)
 {

@@ -57,6 +57,8 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc);
 
 /* Takes n operations from the pool (all or none; grows the pool when it is empty), chained through next. */
 gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct gantry_proxy_op **ret_first);
+/* Gives back a chain that was not appended. */
+void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first);
 /* Appends a chain in order and wakes the thread: one atomic exchange and at most one wake-up for all of it. */
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
 /* Without a wake-up: for a kernel that drives (device/help.h), by gantry_proxy_drive, until gantry_proxy_leave. */

@@ -142,7 +142,7 @@ struct pcoll_row {
 	struct pcoll_figures place[2]; /* by enum pcoll_places: out of place, in place */
 	char first_wrong[256];
 	char transport[32], mode[32], proto[32];
-	char algo[64], paths[64]; /* comm_path_name's words */
+	char algo[64], paths[64];	   /* comm_path_name's words */
 	double wait_us[GANTRY_COMM_WAITS]; /* per call and rank */
 };
 

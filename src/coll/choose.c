@@ -37,7 +37,7 @@ struct link_cost {
 /*
  * CPU rows: two Neoverse-N1 cores, 2 and 4 ranks, `gantry perf all_reduce` with each algorithm and protocol forced, 8 B
  * to 2 MiB, least of 20 or 30 calls (docs/design/0019-collectives.md has the table). COLL_LINK_GPU: 2 and 4 ranks on one
- * H200, 1 KiB to 4 MiB, each algorithm and protocol with 1 to 32 channels (bench/results/2026-11-16-h200-sweep.jsonl). The
+ * H200, 1 KiB to 4 MiB, each algorithm and protocol with 1 to 32 channels (bench/results/2026-11-16-h200-sweep.md). The
  * other GPU rows are starting points after NCCL's model, not measured.
  */
 static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
@@ -186,7 +186,7 @@ static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto,
 /* ns that a hop costs again with every chunk but the first, where a rank waits for one before it begins the next. */
 static uint64_t turn_cost(enum coll_link link, const struct link_cost *c)
 {
-	return link == COLL_LINK_CPU_NET ? c->hop / 2 : 0;
+	return link == COLL_LINK_CPU_NET || link == COLL_LINK_GPU_NET ? c->hop / 2 : 0;
 }
 
 /* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */

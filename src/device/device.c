@@ -25,7 +25,7 @@ const struct gantry_device_traits *gantry_traits_of_kind(int kind)
 			[GANTRY_DEVICE_CUDA] = {.needs_own_copy = true,
 						.calls_may_wait = true,
 						.has_own_clock = true,
-						.channels = 4,
+						.channels = 8,
 						.p2p_step = 512u << 10,
 						.net_step = 512u << 10,
 						.dmabuf_why = "the GPU driver cannot export dma-buf",

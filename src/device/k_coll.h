@@ -151,8 +151,8 @@ DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 			c->conns[k]->coll = 0; /* the same share may come again: a graph */
 		}
 	error = dev_bcast(error);
-	for (uint32_t k = dev_lane(); k < c->nconns; k += dev_lanes())
-		k_show_counts(c->conns[k]);
+	for (uint32_t k = 0; k < c->nconns; k++)
+		k_show_counts(c->conns[k], dev_lane(), dev_lanes());
 	return (uint32_t)error;
 }
 
@@ -167,7 +167,7 @@ enum { COLL_NEAR = 16, COLL_NEAR_TABLE = 64, COLL_NEAR_STEPS = 64 };
 struct coll_near {
 	struct gantry_coll c;
 	struct gantry_conn conns[COLL_NEAR];
-	struct gantry_conn *home[COLL_NEAR]; /* of conns */
+	struct gantry_conn *home[COLL_NEAR];	    /* of conns */
 	struct gantry_conn *table[COLL_NEAR_TABLE]; /* as it is in the plan, then leading to conns */
 	struct gantry_coll_step steps[COLL_NEAR_STEPS];
 	uint64_t shifts[2 * COLL_NEAR_TABLE];

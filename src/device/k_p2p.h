@@ -670,7 +670,7 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 #endif
 	end = p2p_group(xfers, a->times ? a->times + a->first[dev_block()] : NULL, n, a->result);
 	for (uint32_t i = dev_lane(); i < n; i += dev_lanes())
-		k_show_counts(xfers[i].conn);
+		k_show_counts(xfers[i].conn, 0, 1);
 #ifdef DEV_NEAR
 	if (xfers != home)
 		p2p_return(&near, home, n);

@@ -138,7 +138,8 @@ static gantry_result check_info(const struct gantry_connector *c, const struct n
 			 GANTRY_ENDS_LL128_STEP);
 	if ((ret_info->max_recvs > 1) != (l->shared != 0))
 		FAIL_NOW(GANTRY_ERR_SETTING,
-			 "rank %d groups %u receives, this rank's network %s %d%s; use one network and one GANTRY_UNPACK "
+			 "rank %d groups %u receives, this rank's network %s %d%s; use one network and one "
+			 "GANTRY_UNPACK "
 			 "on all ranks",
 			 c->peer->rank, ret_info->max_recvs, l->context->net->name,
 			 l->shared ? l->context->props.max_recvs : 1, l->context->unpack ? " (UNPACK)" : "");

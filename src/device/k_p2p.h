@@ -569,7 +569,7 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times
 		r.times = times;
 		r.result = result;
 		r.x = xfers;
-		r.from = r.at = r.idle = r.waited = 0;
+		r.from = r.at = r.idle = r.waited = r.tried = r.phase = 0;
 		r.quiet = 0;
 		r.to = n;
 		r.proxied = 1;

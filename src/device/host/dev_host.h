@@ -265,20 +265,21 @@ DEV void dev_scatter8(char *p, uint64_t v, uint32_t n)
 }
 
 /*
- * LL. The words of a line are valid by themselves, so relaxed stores do; a store that is sequentially consistent
- * (dev_post, dev_post_count) comes between the lines and dev_notify. A load that finds nothing looks once more in
- * sequentially consistent order, for it may be the last one before a sleep.
+ * LL. The words of a line are valid by themselves. Release and acquire are for what else a program did before it sent: a
+ * barrier of one line orders the memory that ranks share. A store that is sequentially consistent (dev_post,
+ * dev_post_count) comes between the lines and dev_notify. A load that finds nothing looks once more in sequentially
+ * consistent order, for it may be the last one before a sleep.
  */
 DEV void dev_ll_store(uint64_t *line, uint64_t data, uint32_t flag)
 {
 	DEV_DELAY();
 	__atomic_store_n(&line[0], (uint64_t)flag << 32 | (uint32_t)data, __ATOMIC_RELAXED);
 	DEV_DELAY();
-	__atomic_store_n(&line[1], (uint64_t)flag << 32 | data >> 32, __ATOMIC_RELAXED);
+	__atomic_store_n(&line[1], (uint64_t)flag << 32 | data >> 32, __ATOMIC_RELEASE);
 }
 DEV int dev_ll_load(const uint64_t *line, uint32_t flag, uint64_t *ret_data)
 {
-	uint64_t low = __atomic_load_n(&line[0], __ATOMIC_RELAXED), high = __atomic_load_n(&line[1], __ATOMIC_RELAXED);
+	uint64_t low = __atomic_load_n(&line[0], __ATOMIC_RELAXED), high = __atomic_load_n(&line[1], __ATOMIC_ACQUIRE);
 
 	if (low >> 32 != flag || high >> 32 != flag) {
 		low = __atomic_load_n(&line[0], __ATOMIC_SEQ_CST);

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
-# also with: GANTRY_SECRET=alpha
 # Gantry's own plugin passes every rule at every version.
 . "$(dirname "$0")/lib.sh"
 versions="6 7 8 9 10 11 12"

@@ -13,7 +13,7 @@ driver=$BUILD_DIR/drivers/coll_faults
 clean_environment GANTRY_SECRET
 export GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=error
 ns=gcf$$
-faults=${COLL_FAULTS:-12} seed=${COLL_FAULTS_SEED:-$RANDOM}
+faults=${COLL_FAULTS:-8} seed=${COLL_FAULTS_SEED:-$RANDOM}
 n=0 again=0
 [ -n "${COLL_FAULTS:-}" ] || deadlines=${DEADLINES:-1 8 25}
 

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # Four ranks that exchange messages; one of them is killed, stopped or cut off. All others get a typed error that names it
 # within GANTRY_TIMEOUT + 1 s, their streams are free, their communicators are gone half of it later, and the reports they
 # leave behind name the right rank and cause. A second communicator in the same processes does not notice. A rank that

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # Two processes with 256 connections between them that have nothing to do use next to no CPU.
 # Catches: a thread that polls, signs of life per connection, a sleep that is short because there are many connections.
 . "$(dirname "$0")/lib.sh"

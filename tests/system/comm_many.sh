@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # Many ranks as threads of one process on few CPUs: all meet, everybody exchanges with everybody in a few sizes with every
 # byte checked, and afterwards there are as many descriptors and threads as before. Less than a minute in all.
 # Catches: waiting that keeps those from the CPU that are waited for, connecting that asks so often that nothing gets

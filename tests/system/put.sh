@@ -9,7 +9,7 @@ export GANTRY_LOG=warn
 no_leaks
 tested=("$gantry" perf put)
 only="--check-only --json --timeout 200s"
-largest=$([ -n "${GANTRY_SANITIZED:-}" ] && echo 64k || echo 1M)
+largest=$([ -n "${GANTRY_SANITIZED:-}" ] && echo 256k || echo 1M)
 
 right() {
 	check_json "$1" bytes count wrong_elements ranks

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of NCCL's net interface as numbers, from a 64-bit build of NCCL 2.30.7: not from our headers. */
 #include "abi/collnet_v12.h"
+#include "abi/profiler_v5.h"
 #include "test.h"
 
 /* Of versions 6 to 12. */
@@ -127,6 +128,38 @@ TEST(check_collnet)
 	CHECK_EQ(offsetof(ncclCollNet_v12_t, closeColl), 15 * 8);
 	CHECK_EQ(offsetof(ncclCollNet_v12_t, makeVDevice), 17 * 8);
 	CHECK_EQ(offsetof(ncclCollNet_v12_t, finalize), 18 * 8);
+}
+
+/* The profiler's, from NCCL 2.28.9. */
+#define CHECK_DESCR(n, bytes, o1, o2, o3, o4, o5, o6, o7)                                                              \
+	CHECK_EQ(sizeof(ncclProfilerEventDescr_v##n##_t), bytes);                                                      \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, parentObj), 8);                                             \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, rank), 16);                                                 \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, coll.seqNumber), o1);                                       \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, coll.func), o2);                                            \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, coll.count), o3);                                           \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, coll.root), o4);                                            \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, coll.proto), o5);                                           \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, p2p.count), o6);                                            \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, p2p.peer), o7);                                             \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, proxyOp.channelId), 28);                                    \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, proxyOp.peer), 32);                                         \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, proxyOp.isSend), 44);                                       \
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, proxyStep.step), 24);                                       \
+	CHECK_EQ(sizeof(ncclProfiler_v##n##_t), 48)
+
+TEST(check_profiler)
+{
+	CHECK_DESCR(1, 120, 40, 48, 72, 80, 107, 64, 72);
+	CHECK_DESCR(2, 128, 40, 48, 72, 80, 120, 64, 72);
+	CHECK_DESCR(3, 120, 40, 48, 72, 80, 112, 64, 72);
+	CHECK_DESCR(4, 104, 24, 32, 56, 64, 96, 48, 56);
+	CHECK_DESCR(5, 112, 24, 32, 56, 64, 96, 48, 56);
+	CHECK_EQ(sizeof(((ncclProfilerEventDescr_v4_t *)0)->type), 1);
+	CHECK_EQ(sizeof(((ncclProfilerEventDescr_v5_t *)0)->type), 8);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v5_t, collApi.graphCaptured), 64);
+	CHECK_EQ(sizeof(ncclProfilerEventStateArgs_v3_t), 16);
+	CHECK_EQ(sizeof(ncclProfilerEventStateArgs_v5_t), 8);
 }
 
 TEST(check_constants)

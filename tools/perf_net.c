@@ -54,6 +54,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_INT, "depth", AT(work.depth), 1, PERF_DEPTH_MAX, NULL, "D", "requests in flight (8)"},
 	{0, OPTION_FLAG, "raw", AT(work.raw), 0, 0, NULL, NULL, "also a plain TCP mover, interleaved, and the ratios to it"},
 	{0, OPTION_FLAG, "raw-nodelay", AT(work.raw_nodelay), 0, 0, NULL, NULL, "the same, with TCP_NODELAY on its streams too"},
+	{0, OPTION_INT, "channels", AT(work.channels), 1, PERF_CHANNELS_MAX, NULL, "N", "as NCCL does: N connections each way, both directions at once"},
 	{0, OPTION_INT, "pin", AT(pin), 0, 1, NULL, "0|1", "each rank's thread keeps to its half of the CPUs (1)"},
 	{0, OPTION_INT, "huge", AT(work.huge), 0, 1, NULL, "0|1", "ask for buffers on huge pages, for all movers alike (1)"},
 	{0, OPTION_TEXT, "plugin", AT(plugin), 0, 0, NULL, "P", "a plugin by NCCL's rules, name or path (Gantry's own TCP network)"},
@@ -95,6 +96,8 @@ static int parse(int argc, char **argv, struct perf_opts *o)
 		return 1 + 2;
 	if (o->begin > o->end)
 		return 1 + options_wrong(&set, "-b is larger than -e");
+	if (o->work.channels && (o->work.raw || o->work.raw_nodelay))
+		return 1 + options_wrong(&set, "--channels moves messages in both directions, --raw in one");
 	make_sizes(o);
 	none = defaults;
 	make_sizes(&none);
@@ -115,10 +118,16 @@ static uint64_t largest_size(const struct perf_opts *o)
 	return largest;
 }
 
+/* Channels are busy in both directions: buffers for each. */
+static int buffers_of(const struct perf_opts *o, int slots)
+{
+	return o->work.channels ? 2 * o->work.channels * slots : slots;
+}
+
 /* Of a rank's buffers. */
 static double buffer_bytes(const struct perf_opts *o)
 {
-	return (double)largest_size(o) * o->work.depth;
+	return (double)largest_size(o) * buffers_of(o, o->work.depth);
 }
 
 /* --lanes, for whatever network is opened later. */
@@ -135,8 +144,9 @@ static void set_lanes(const struct perf_opts *o)
 int perf_net_take(const struct perf_net_work *t, struct perf_opts *o)
 {
 	if (t->nsizes < 1 || t->nsizes > PERF_SIZES_MAX || t->repeats < 1 || t->repeats > PERF_REPEATS_MAX ||
-	    t->depth < 1 || t->depth > PERF_DEPTH_MAX || t->lanes < -1 || t->lanes > LANES_MAX ||
-	    t->iters > ITERS_MAX || t->warmup > ITERS_MAX || !t->timeout_ns)
+	    t->depth < 1 || t->depth > PERF_DEPTH_MAX || t->lanes < -1 || t->lanes > LANES_MAX || t->channels < 0 ||
+	    t->channels > PERF_CHANNELS_MAX || (t->channels && t->raw) || t->iters > ITERS_MAX ||
+	    t->warmup > ITERS_MAX || !t->timeout_ns)
 		return -1;
 	for (uint64_t i = 0; i < t->nsizes; i++)
 		if (t->sizes[i] < 1 || t->sizes[i] > SIZE_LIMIT)
@@ -200,7 +210,9 @@ static gantry_result make_buffers(struct perf_rank *rk)
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), largest = (size_t)largest_size(rk->opts);
 	char size[GANTRY_TEXT_MAX];
 
-	rk->nbufs = rk->opts->work.depth < 2 ? 2 : rk->opts->work.depth;
+	/* Without channels one buffer is sent from and another received into. */
+	rk->nslots = rk->opts->work.depth < 2 && !rk->opts->work.channels ? 2 : rk->opts->work.depth;
+	rk->nbufs = buffers_of(rk->opts, rk->nslots);
 	rk->stride = (largest + PERF_BUF_PAD + page - 1) / page * page;
 	rk->memory_size = rk->stride * (size_t)rk->nbufs;
 	if (largest > SIZE_MAX / 2 / (size_t)rk->nbufs)
@@ -244,6 +256,11 @@ enum { MOVERS_MAX = 3, NETWORK = 0, RAW_SPIN = 1, RAW_BLOCK = 2 };
 
 static const struct perf_mover *const movers[MOVERS_MAX] = {&perf_mover_peer, &perf_mover_raw_spin,
 							    &perf_mover_raw_block};
+
+static const struct perf_mover *mover_of(const struct perf_opts *o, int m)
+{
+	return m == NETWORK && o->work.channels ? &perf_mover_channels : movers[m];
+}
 
 enum kind { STREAM, PINGPONG, KINDS };
 
@@ -338,10 +355,12 @@ static gantry_result calibrate(struct perf_rank *rk, const struct perf_mover *mv
 static void keep_stream(const struct perf_rank *rk, struct series *se, int k, uint64_t iters, uint64_t ns)
 {
 	const struct perf_sample *tx = &rk->shared->rank[0].sample, *rx = &rk->shared->rank[1].sample;
-	double n = (double)iters;
+	int channels = rk->opts->work.channels;
+	/* Messages of one direction, and of those there were. */
+	double one = (double)iters * (channels ? channels : 1), n = one * (channels ? 2 : 1);
 	int counted = tx->counted && rx->counted;
 
-	se->rate[k] = n * 1e9 / (double)(ns ? ns : 1);
+	se->rate[k] = one * 1e9 / (double)(ns ? ns : 1);
 	se->cpu[k] = (double)(tx->cpu_ns + rx->cpu_ns) / n;
 	se->moved_tx[k] = counted ? (double)tx->moved / n : NAN;
 	se->moved_rx[k] = counted ? (double)rx->moved / n : NAN;
@@ -412,14 +431,14 @@ static gantry_result measure(struct perf_rank *rk, size_t size, struct perf_row 
 		for (int m = 0; m < nmovers; m++) {
 			if (kind == PINGPONG && !movers[m]->pingpong)
 				continue;
-			TRY_NOW(calibrate(rk, movers[m], (enum kind)kind, size, &se[m].iters[kind]));
+			TRY_NOW(calibrate(rk, mover_of(o, m), (enum kind)kind, size, &se[m].iters[kind]));
 		}
 	for (int k = 0; k < o->work.repeats; k++)
 		for (int kind = 0; kind < KINDS; kind++)
 			for (int m = 0; m < nmovers; m++) {
 				if (kind == PINGPONG && !movers[m]->pingpong)
 					continue;
-				TRY_NOW(repeat(rk, movers[m], (enum kind)kind, size, &se[m], k));
+				TRY_NOW(repeat(rk, mover_of(o, m), (enum kind)kind, size, &se[m], k));
 			}
 	*ret_row = (struct perf_row){.bytes = size, .wrong = rk->me->wrong + rk->other->wrong - wrong_before};
 	make_row(o, se, size, ret_row);
@@ -555,7 +574,16 @@ static void print_header(const struct perf_opts *o, const struct perf_shared *sh
 	perf_fact_text(&table, "interfaces", ifname ? ifname : "any");
 	perf_fact_int(&table, "depth", o->work.depth);
 	perf_fact_int(&table, "repeats", o->work.repeats);
-	perf_table_note(&table, "latency: one way; cpu and all calls: both sides; tx, rx: calls that moved bytes");
+	if (o->work.channels) {
+		perf_fact_int(&table, "channels", o->work.channels);
+		perf_table_note(
+			&table,
+			"bandwidth, rate: of each direction; latency: of one message each way on all channels; "
+			"cpu, calls: of both directions' bytes; tx, rx: calls of rank 0 and 1 that moved bytes");
+	} else {
+		perf_table_note(&table,
+				"latency: one way; cpu and all calls: both sides; tx, rx: calls that moved bytes");
+	}
 	perf_table_columns(&table, columns, o->work.raw ? COLUMNS : COLUMNS - RAW_COLUMNS);
 }
 

@@ -11,7 +11,7 @@
  * computed by both from the same numbers in shared memory. On two machines each parent forks one of them, the barriers
  * carry these numbers (perf_sync), and rank 0 sends its rows, so that both parents print the same.
  *
- * Streams flow from rank 0 to rank 1; ping-pongs use both directions.
+ * Streams flow from rank 0 to rank 1; ping-pongs use both directions. With channels everything flows both ways at once.
  */
 #ifndef GANTRY_TOOLS_PERF_NET_H
 #define GANTRY_TOOLS_PERF_NET_H
@@ -26,7 +26,7 @@
 #include "perf_util.h"
 #include "raw_tcp.h"
 
-enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128 };
+enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_CHANNELS_MAX = 16 };
 
 /* Which messages, and how often: what the client tells the side that listens. */
 struct perf_net_work {
@@ -39,7 +39,7 @@ struct perf_net_work {
 	int raw_nodelay; /* TCP_NODELAY on raw's streams too */
 	int huge;	 /* buffers on huge pages, where the system has them */
 	int lanes;	 /* -1: not given */
-	int pad;	 /* it is sent and compared as bytes */
+	int channels;	 /* 0: one connection, one direction at a time; else so many, all busy in both directions */
 };
 
 struct perf_opts {
@@ -106,6 +106,7 @@ struct perf_rank {
 	size_t stride;	       /* between buffers; room for the largest message, offsets and a guard */
 	size_t memory_size;
 	int nbufs;
+	int nslots;	/* buffers of one direction of a connection */
 	uint64_t round; /* phases begun; both ranks count alike, message numbers are made of it */
 	struct perf_peer *peer;
 	struct raw_tcp raw;
@@ -136,7 +137,7 @@ struct perf_mover {
 	gantry_result (*stream)(struct perf_rank *rk, size_t size, uint64_t iters);
 	gantry_result (*pingpong)(struct perf_rank *rk, size_t size, uint64_t iters); /* may be NULL */
 };
-extern const struct perf_mover perf_mover_peer, perf_mover_raw_spin, perf_mover_raw_block;
+extern const struct perf_mover perf_mover_peer, perf_mover_channels, perf_mover_raw_spin, perf_mover_raw_block;
 
 gantry_result perf_peer_open(struct perf_rank *rk);
 void perf_peer_close(struct perf_rank *rk); /* accepts what open left half-built */

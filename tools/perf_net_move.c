@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Messages over a struct gantry_net, the way NCCL's proxy moves them: a window of requests, only the oldest is tested, the
- * next is posted when a slot is free.
+ * next is posted when a slot is free. With channels also in its pattern: a connection each way per channel, one thread
+ * that goes round all of them and does one step on each, both ranks sending and receiving.
  *
  * And over plain TCP, the limit to measure against: one stream, one send per message, one message read at a time, default
  * socket options. Once spinning on non-blocking sockets and once blocking; the ping-pong spins, with one connection per
@@ -39,13 +40,18 @@ struct perf_peer {
 	struct gantry_net *net;	      /* borrowed from the loader, or static */
 	int inited;
 	int unpack; /* of device type UNPACK */
-	void *ctx, *listen, *send, *recv;
-	void *send_mr[PERF_DEPTH_MAX], *recv_mr[PERF_DEPTH_MAX]; /* one per buffer */
-	int nsend_mr, nrecv_mr;
+	void *ctx;
+	struct channel {
+		void *listen, *send, *recv;
+		void *send_mr[PERF_DEPTH_MAX], *recv_mr[PERF_DEPTH_MAX]; /* one per slot */
+		int nsend_mr, nrecv_mr;
+	} channels[PERF_CHANNELS_MAX];
+	int n; /* of them: 1 without --channels */
 };
 
 /* What one slot of the window sends or receives. */
 struct message {
+	struct channel *channel;
 	unsigned char *at;
 	size_t size;
 	void *mr;
@@ -59,16 +65,17 @@ static gantry_result post(struct perf_peer *p, int sending, const struct message
 	int tag = 0;
 
 	if (sending)
-		r = p->net->ops->isend(p->net, p->send, data, size, tag, mr, &request);
+		r = p->net->ops->isend(p->net, m->channel->send, data, size, tag, mr, &request);
 	else
-		r = p->net->ops->irecv(p->net, p->recv, 1, &data, &size, &tag, &mr, &request);
+		r = p->net->ops->irecv(p->net, m->channel->recv, 1, &data, &size, &tag, &mr, &request);
 	if (r == GANTRY_OK)
 		*ret_request = request;
 	return r;
 }
 
 /* want: what a receive must report when it is done. */
-static gantry_result poll_request(struct perf_peer *p, void *request, int sending, size_t want, int *ret_done)
+static gantry_result poll_request(struct perf_peer *p, const struct channel *ch, void *request, int sending,
+				  size_t want, int *ret_done)
 {
 	int size = -1, done = 0;
 
@@ -76,7 +83,7 @@ static gantry_result poll_request(struct perf_peer *p, void *request, int sendin
 	if (done && !sending && want <= INT_MAX && size != (int)want)
 		FAIL_NOW(GANTRY_ERR_CORRUPT, "a receive says that %d bytes came where %zu were sent", size, want);
 	if (done && !sending && p->unpack) /* the bytes are in the buffer, as host memory always has them */
-		TRY_NOW(p->net->ops->irecv_consumed(p->net, p->recv, 1, request));
+		TRY_NOW(p->net->ops->irecv_consumed(p->net, ch->recv, 1, request));
 	*ret_done = done;
 	return GANTRY_OK;
 }
@@ -96,12 +103,22 @@ static void check_message(struct perf_rank *rk, const unsigned char *at, size_t 
 	rk->me->wrong += wrong;
 }
 
-static struct message nth(const struct perf_rank *rk, uint64_t i, size_t size, int sending)
+/* Where the slot of a channel lies. With --channels both directions are busy: each has buffers of its own. */
+static unsigned char *slot_at(const struct perf_rank *rk, int channel, uint64_t slot, int sending)
 {
-	int slot = (int)(i % (uint64_t)rk->opts->work.depth);
-	struct perf_peer *p = rk->peer;
+	uint64_t depth = (uint64_t)rk->opts->work.depth;
 
-	return (struct message){perf_buf(rk, (uint64_t)slot), size, sending ? p->send_mr[slot] : p->recv_mr[slot]};
+	return perf_buf(rk,
+			rk->opts->work.channels ? (2 * (uint64_t)channel + (uint64_t)!sending) * depth + slot : slot);
+}
+
+static struct message nth(const struct perf_rank *rk, int channel, uint64_t i, size_t size, int sending)
+{
+	uint64_t slot = i % (uint64_t)rk->opts->work.depth;
+	struct channel *ch = &rk->peer->channels[channel];
+
+	return (struct message){ch, slot_at(rk, channel, slot, sending), size,
+				sending ? ch->send_mr[slot] : ch->recv_mr[slot]};
 }
 
 static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
@@ -113,7 +130,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 
 	while (finished < iters) {
 		while (posted < iters && posted - finished < depth) {
-			struct message m = nth(rk, posted, size, sending);
+			struct message m = nth(rk, 0, posted, size, sending);
 			void *q = NULL;
 
 			if (sending && check)
@@ -125,7 +142,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 		}
 		if (finished == posted)
 			continue;
-		TRY_NOW(poll_request(p, request[finished % depth], sending, size, &done));
+		TRY_NOW(poll_request(p, &p->channels[0], request[finished % depth], sending, size, &done));
 		if (!done)
 			continue;
 		if (!sending && check)
@@ -154,12 +171,12 @@ static gantry_result wait_both(struct perf_peer *p, void **send, void **recv, si
 
 	while (*send || *recv) {
 		if (*recv) {
-			TRY_NOW(poll_request(p, *recv, 0, size, &done));
+			TRY_NOW(poll_request(p, &p->channels[0], *recv, 0, size, &done));
 			if (done)
 				*recv = NULL;
 		}
 		if (*send) {
-			TRY_NOW(poll_request(p, *send, 1, size, &done));
+			TRY_NOW(poll_request(p, &p->channels[0], *send, 1, size, &done));
 			if (done)
 				*send = NULL;
 		}
@@ -174,8 +191,9 @@ static gantry_result wait_both(struct perf_peer *p, void **send, void **recv, si
 static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 {
 	struct perf_peer *p = rk->peer;
-	struct message out_msg = {perf_buf(rk, 0), size, p->send_mr[0]},
-		       in_msg = {perf_buf(rk, 1), size, p->recv_mr[1]};
+	struct channel *ch = &p->channels[0];
+	struct message out_msg = {ch, perf_buf(rk, 0), size, ch->send_mr[0]},
+		       in_msg = {ch, perf_buf(rk, 1), size, ch->recv_mr[1]};
 	void *send = NULL, *recv = NULL;
 	int check = rk->opts->work.check, answer = rk->rank == 1;
 
@@ -205,6 +223,99 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 
 const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
 
+/* ---- all channels, both directions ---- */
+
+/* One direction of a channel. */
+struct way {
+	int channel, sending;
+	uint64_t posted, finished;
+	void *request[PERF_DEPTH_MAX];
+};
+
+enum { WAY_SHIFT = 26 }; /* no stream has more messages than this, see ITERS_TIMED_MAX */
+
+/* The same number on both sides, and none twice in a phase. */
+static uint64_t way_seq(const struct perf_rank *rk, const struct way *w, uint64_t i)
+{
+	uint64_t sender = (uint64_t)(w->sending ? rk->rank : !rk->rank);
+
+	return perf_seq(rk, i + ((2 * (uint64_t)w->channel + sender) << WAY_SHIFT));
+}
+
+/* As NCCL's proxy does: one message is posted if there is a slot, the oldest is tested once. upto: messages. */
+static gantry_result step_way(struct perf_rank *rk, struct way *w, size_t size, uint64_t upto)
+{
+	struct perf_peer *p = rk->peer;
+	uint64_t depth = (uint64_t)rk->opts->work.depth;
+	int done, check = rk->opts->work.check;
+
+	if (w->posted < upto && w->posted - w->finished < depth) {
+		struct message m = nth(rk, w->channel, w->posted, size, w->sending);
+		void *q = NULL;
+
+		if (w->sending && check)
+			perf_stamp(m.at, size, way_seq(rk, w, w->posted));
+		TRY_NOW(post(p, w->sending, &m, &q));
+		if (q)
+			w->request[w->posted++ % depth] = q;
+	}
+	if (w->finished == w->posted)
+		return GANTRY_OK;
+	TRY_NOW(poll_request(p, &p->channels[w->channel], w->request[w->finished % depth], w->sending, size, &done));
+	if (!done)
+		return GANTRY_OK;
+	if (!w->sending && check)
+		check_message(rk, slot_at(rk, w->channel, w->finished % depth, 0), size, way_seq(rk, w, w->finished),
+			      0);
+	w->finished++;
+	perf_progress(rk->state);
+	return GANTRY_OK;
+}
+
+/* Every direction of every channel has moved this many messages. */
+static gantry_result move_all(struct perf_rank *rk, struct way *ways, size_t size, uint64_t upto)
+{
+	int n = 2 * rk->peer->n, open = 1;
+
+	while (open) {
+		open = 0;
+		for (int i = 0; i < n; i++) {
+			TRY_NOW(step_way(rk, &ways[i], size, upto));
+			open |= ways[i].finished < upto;
+		}
+	}
+	return GANTRY_OK;
+}
+
+/* Receives first. */
+static void begin_ways(const struct perf_rank *rk, struct way ways[2 * PERF_CHANNELS_MAX])
+{
+	for (int i = 0; i < 2 * rk->peer->n; i++)
+		ways[i] = (struct way){.channel = i / 2, .sending = i % 2};
+}
+
+static gantry_result stream_all(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	struct way ways[2 * PERF_CHANNELS_MAX];
+
+	begin_ways(rk, ways);
+	return move_all(rk, ways, size, iters);
+}
+
+/* One message each way on every channel, and the next when all have come: two of these are a small all-reduce. */
+static gantry_result exchange_all(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	struct way ways[2 * PERF_CHANNELS_MAX];
+
+	begin_ways(rk, ways);
+	for (uint64_t i = 0; i < 2 * iters; i++)
+		TRY_NOW(move_all(rk, ways, size, i + 1));
+	return GANTRY_OK;
+}
+
+const struct perf_mover perf_mover_channels = {
+	.name = "channels over the network", .stream = stream_all, .pingpong = exchange_all};
+
 enum { GUARD = 16 };
 static const unsigned char guard_bytes[GUARD] = "no byte beyond!";
 
@@ -212,7 +323,8 @@ static const unsigned char guard_bytes[GUARD] = "no byte beyond!";
  * One window. shift_tx and shift_rx move the buffers off their page boundary;
  * with `shorter`, slot k sends k bytes less than its receive has room for.
  */
-static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shift_tx, size_t shift_rx, int shorter)
+static gantry_result verify_window(struct perf_rank *rk, int channel, size_t size, size_t shift_tx, size_t shift_rx,
+				   int shorter)
 {
 	struct perf_peer *p = rk->peer;
 	void *request[PERF_DEPTH_MAX] = {0};
@@ -220,7 +332,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 	char text[GANTRY_TEXT_MAX];
 
 	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++) {
-		struct message m = nth(rk, i, size, sending);
+		struct message m = nth(rk, channel, i, size, sending);
 
 		m.at += sending ? shift_tx : shift_rx;
 		if (sending) {
@@ -232,11 +344,11 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 		TRY_NOW(post_now(p, sending, &m, &request[i]));
 	}
 	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++) {
-		struct message m = nth(rk, i, size, sending);
+		struct message m = nth(rk, channel, i, size, sending);
 		size_t sent = size - (shorter && i < size ? i : 0);
 
 		do
-			TRY_NOW(poll_request(p, request[i], sending, sent, &done));
+			TRY_NOW(poll_request(p, m.channel, request[i], sending, sent, &done));
 		while (!done);
 		if (!sending) {
 			check_message(rk, m.at + shift_rx, sent, perf_seq(rk, i), 1);
@@ -255,10 +367,11 @@ gantry_result perf_peer_verify(struct perf_rank *rk, size_t size)
 		unsigned char tx, rx, shorter;
 	} windows[] = {{0, 0, 0}, {1, 3, 0}, {13, 0, 1}, {0, 7, 0}};
 
-	for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
-		rk->round++;
-		TRY_NOW(verify_window(rk, size, windows[w].tx, windows[w].rx, windows[w].shorter));
-	}
+	for (int c = 0; c < rk->peer->n; c++)
+		for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+			rk->round++;
+			TRY_NOW(verify_window(rk, c, size, windows[w].tx, windows[w].rx, windows[w].shorter));
+		}
 	return GANTRY_OK;
 }
 
@@ -300,7 +413,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 }
 
 /* Both directions at once, connect and accept in turn: neither may depend on the other being there first. */
-static gantry_result connect_both(struct perf_rank *rk)
+static gantry_result connect_both(struct perf_rank *rk, struct channel *ch)
 {
 	struct perf_peer *p = rk->peer;
 	const struct gantry_net_ops *ops = p->net->ops;
@@ -308,21 +421,38 @@ static gantry_result connect_both(struct perf_rank *rk)
 	char handle[GANTRY_NET_HANDLE_SIZE] __attribute__((aligned(16)));
 	uint64_t deadline = gantry_now_ns() + rk->opts->work.timeout_ns;
 
-	TRY_NOW(ops->listen(p->net, p->ctx, 0, rk->me->handle, &p->listen));
+	TRY_NOW(ops->listen(p->net, p->ctx, 0, rk->me->handle, &ch->listen));
 	TRY_NOW(perf_sync(rk));
 	memcpy(handle, rk->other->handle, sizeof(handle));
-	while (!p->send || !p->recv) {
-		if (!p->send)
-			TRY_NOW(ops->connect(p->net, p->ctx, 0, handle, &p->send, &send_dev));
-		if (!p->recv)
-			TRY_NOW(ops->accept(p->net, p->listen, &p->recv, &recv_dev));
+	TRY_NOW(perf_sync(rk)); /* the next channel's takes its place */
+	while (!ch->send || !ch->recv) {
+		if (!ch->send)
+			TRY_NOW(ops->connect(p->net, p->ctx, 0, handle, &ch->send, &send_dev));
+		if (!ch->recv)
+			TRY_NOW(ops->accept(p->net, ch->listen, &ch->recv, &recv_dev));
 		if (rk->remote)
 			TRY_NOW(perf_remote_alive(rk->remote));
 		if (gantry_now_ns() > deadline)
 			FAIL_NOW(GANTRY_ERR_TIMEOUT, "not connected after %.1f s: connect is %s, accept is %s",
-				 (double)rk->opts->work.timeout_ns / 1e9, p->send ? "done" : "waiting",
-				 p->recv ? "done" : "waiting");
+				 (double)rk->opts->work.timeout_ns / 1e9, ch->send ? "done" : "waiting",
+				 ch->recv ? "done" : "waiting");
 		sched_yield();
+	}
+	return GANTRY_OK;
+}
+
+static gantry_result register_slots(struct perf_rank *rk, int channel)
+{
+	struct perf_peer *p = rk->peer;
+	struct channel *ch = &p->channels[channel];
+
+	for (int i = 0; i < rk->nslots; i++) {
+		void *out = slot_at(rk, channel, (uint64_t)i, 1), *in = slot_at(rk, channel, (uint64_t)i, 0);
+
+		TRY_NOW(p->net->ops->reg_mr(p->net, ch->send, out, rk->stride, GANTRY_NET_PTR_HOST, &ch->send_mr[i]));
+		ch->nsend_mr++;
+		TRY_NOW(p->net->ops->reg_mr(p->net, ch->recv, in, rk->stride, GANTRY_NET_PTR_HOST, &ch->recv_mr[i]));
+		ch->nrecv_mr++;
 	}
 	return GANTRY_OK;
 }
@@ -330,42 +460,45 @@ static gantry_result connect_both(struct perf_rank *rk)
 gantry_result perf_peer_open(struct perf_rank *rk)
 {
 	struct perf_peer *p = calloc(1, sizeof(*p));
+	int channels = rk->opts->work.channels ? rk->opts->work.channels : 1;
 
 	rk->peer = p;
 	if (!p)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection");
 	TRY_NOW(choose_net(rk));
-	TRY_NOW(connect_both(rk));
-	for (int i = 0; i < rk->nbufs; i++) {
-		unsigned char *at = perf_buf(rk, (uint64_t)i);
-
-		TRY_NOW(p->net->ops->reg_mr(p->net, p->send, at, rk->stride, GANTRY_NET_PTR_HOST, &p->send_mr[i]));
-		p->nsend_mr++;
-		TRY_NOW(p->net->ops->reg_mr(p->net, p->recv, at, rk->stride, GANTRY_NET_PTR_HOST, &p->recv_mr[i]));
-		p->nrecv_mr++;
+	for (; p->n < channels; p->n++) {
+		TRY_NOW(connect_both(rk, &p->channels[p->n]));
+		TRY_NOW(register_slots(rk, p->n));
 	}
 	return GANTRY_OK;
+}
+
+static void close_channel(const struct perf_peer *p, struct channel *ch)
+{
+	const struct gantry_net_ops *ops = p->net->ops;
+
+	for (int i = 0; i < ch->nsend_mr; i++)
+		ops->dereg_mr(p->net, ch->send, ch->send_mr[i]);
+	for (int i = 0; i < ch->nrecv_mr; i++)
+		ops->dereg_mr(p->net, ch->recv, ch->recv_mr[i]);
+	if (ch->send)
+		ops->close_send(p->net, ch->send);
+	if (ch->recv)
+		ops->close_recv(p->net, ch->recv);
+	if (ch->listen)
+		ops->close_listen(p->net, ch->listen);
 }
 
 void perf_peer_close(struct perf_rank *rk)
 {
 	struct perf_peer *p = rk->peer;
-	const struct gantry_net_ops *ops = p && p->net ? p->net->ops : NULL;
 
 	if (!p)
 		return;
-	for (int i = 0; i < p->nsend_mr; i++)
-		ops->dereg_mr(p->net, p->send, p->send_mr[i]);
-	for (int i = 0; i < p->nrecv_mr; i++)
-		ops->dereg_mr(p->net, p->recv, p->recv_mr[i]);
-	if (p->send)
-		ops->close_send(p->net, p->send);
-	if (p->recv)
-		ops->close_recv(p->net, p->recv);
-	if (p->listen)
-		ops->close_listen(p->net, p->listen);
+	for (int c = 0; p->net && c < PERF_CHANNELS_MAX; c++)
+		close_channel(p, &p->channels[c]);
 	if (p->inited)
-		ops->finalize(p->net, p->ctx);
+		p->net->ops->finalize(p->net, p->ctx);
 	gantry_loader_close(p->loader);
 	free(p);
 	rk->peer = NULL;

@@ -26,6 +26,15 @@ check_json 1 $fields
 expect 0 -b 777 -e 777777 -f 31 $few --depth 32 --lanes 3 --json
 check_json 3 $fields
 
+# NCCL's pattern; odd sizes, and more requests than a window of small messages.
+expect 0 -b 777 -e 777777 -f 1000 $few --channels 3 --json
+check_json 2 $fields
+expect 0 -b 4k -e 4k $few --channels 2 --depth 1 --json
+check_json 1 $fields
+grep -q '"channels": 2' "$tmp/header" || die "the header does not say how many channels there were"
+expect 2 --channels 17
+expect 2 --channels 2 --raw
+
 # As a plugin, by path, by its highest version.
 expect 0 -b 1 -e $largest -f 16 $few --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so" --json
 check_json $(((rows + 1) / 2)) $fields

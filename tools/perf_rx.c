@@ -254,7 +254,7 @@ static gantry_result meet(struct prx_rank *rk)
 	if (rk->rank == 1) {
 		TRY(gantry_rx_listen(rk->rx, NULL, &l));
 		snprintf(rk->shared->address, sizeof(rk->shared->address), "%s", gantry_rx_listener_address(l));
-		rk->shared->streams = gantry_net_tcp_lanes(0);
+		rk->shared->streams = gantry_net_tcp_lanes(0, 0);
 		if (rk->shared->streams > STREAMS_MAX)
 			rk->shared->streams = STREAMS_MAX;
 	}

@@ -91,6 +91,7 @@ struct gantry_net_config {
 	/* Below: Gantry's own; zero is how it was before there was UNPACK. */
 	int unpack;	       /* enum gantry_net_unpack */
 	int own_reports;       /* whoever asks looks for stalls itself, as it does without a config */
+	int carries_all;       /* one connection to each peer carries all channels: it gets more lanes */
 	int standing_receives; /* some receives wait for what may never be sent: a peer that closes is no error */
 	struct gantry_device *device; /* borrowed, must outlive the context: whose memory is sent from and received
 					 into. NULL: the GPU that is current in the thread that listens or connects, or
@@ -189,7 +190,7 @@ int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
 /* Who is at the other end of a comm of it: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
 const char *gantry_net_tcp_peer(const void *comm);
 /* Bulk lanes that a new connection of one of its devices asks for. */
-int gantry_net_tcp_lanes(int dev);
+int gantry_net_tcp_lanes(int dev, int carries_all);
 
 /* A peer died, a deadline passed and the like: what NCCL calls a remote error. */
 static inline int gantry_result_is_remote(gantry_result r)

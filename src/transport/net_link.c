@@ -188,6 +188,7 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 					   .unpack = c->standing ? GANTRY_NET_UNPACK_OFF : GANTRY_NET_UNPACK_PARAM,
 					   .device = device,
 					   .own_reports = 1,
+					   .carries_all = 1,
 					   .standing_receives = c->standing};
 
 	contexts_mu_lock(&contexts_mu_one);

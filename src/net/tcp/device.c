@@ -124,13 +124,16 @@ int tcp_cpus_usable(void)
 	return n > 1 ? n : 1;
 }
 
-/* One per rail at least; more only where there are CPUs to drive them. */
-int gantry_net_tcp_lanes(int dev)
+/*
+ * One per rail at least; more only where there are CPUs to drive them. Measured with 2 and 4 ranks on 16 CPUs
+ * (bench/results/2026-11-17-h200.md): NCCL's two channels gain nothing from more than 4, one connection for all channels does.
+ */
+int gantry_net_tcp_lanes(int dev, int carries_all)
 {
-	int rails = tcp_network.devs[dev].nrails, lanes = (int)gantry_params()->lanes;
+	int rails = tcp_network.devs[dev].nrails, lanes = (int)gantry_params()->lanes, cpus = tcp_cpus_usable();
 
 	if (!lanes)
-		lanes = tcp_cpus_usable() >= 16 ? 4 : tcp_cpus_usable() >= 8 ? 2 : 1;
+		lanes = cpus < 4 ? 1 : cpus < 8 ? 2 : carries_all ? 8 : 4;
 	if (lanes < rails)
 		lanes = rails;
 	return lanes < WIRE_MAX_LANES ? lanes : WIRE_MAX_LANES - 1;

@@ -37,7 +37,8 @@ struct tcp_context {
 	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
 	int plugin;		      /* it was PARAM: NCCL is the user */
 	int watched;		      /* its requests are looked at for stalls: stall.h */
-	int standing_receives;	      /* see struct gantry_net_config */
+	int carries_all;	      /* see struct gantry_net_config */
+	int standing_receives;	      /* the same */
 	char why[DEVMEM_WHY];	      /* OFF: why */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };

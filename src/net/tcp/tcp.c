@@ -66,6 +66,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		TRY(tcp_rx_memory_resolve(config, ctx));
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
 		ctx->watched = !config->own_reports;
+		ctx->carries_all = config->carries_all;
 		ctx->standing_receives = config->standing_receives;
 	}
 	*ret_ctx = ctx;

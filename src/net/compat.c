@@ -36,13 +36,15 @@ MUTEX_KIND(compat_mu);
 
 struct gantry_compat {
 	struct gantry_net net; /* net.impl is this object */
-	union {		       /* copy of the plugin's table, zero beyond its end */
+	union {		       /* copy of the plugin's table, zero beyond its end; written by init_net alone */
 		EACH_VERSION(TABLE_MEMBER)
 	} t;
+	const void *table; /* borrowed from the library */
 	const char *label; /* borrowed from the loader: the library's file name, for messages */
 	ncclDebugLogger_t logger;
+	const struct gantry_net_nccl *nccl; /* borrowed; see gantry_compat_as_nccl */
 	struct compat_mu mu;
-	int users GUARDED_BY(compat_mu); /* contexts, up to v10: the plugin is initialised when the first one comes */
+	int initialised GUARDED_BY(compat_mu); /* init has succeeded, and t is the table that it left */
 };
 
 /* What init returns. The configuration stays in place as long as the context: a plugin may keep the pointer. */
@@ -52,8 +54,9 @@ struct compat_ctx {
 };
 
 /*
- * All entries in the order of every version's table. Those that NCCL calls without a look must be there; the others
- * become "unsupported", or success where nothing is to be done without it (iflush, irecvConsumed, finalize, setNetAttr).
+ * All entries in the order of every version's table. Those that NCCL calls without a look must be there once init has
+ * returned: a plugin may fill its table then, and NCCL takes the entries after it. The others become "unsupported", or
+ * success where nothing is to be done without it (iflush, irecvConsumed, finalize, setNetAttr).
  */
 static const struct {
 	const char *name;
@@ -116,6 +119,8 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
 			FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the plugin has no " #entry " (v%d)", (c)->label,         \
 				 (c)->net.version);                                                                    \
 	} while (0)
+/* A place for a result as NCCL leaves it: for `gantry check` not initialised, which is a value that can be told. */
+#define UNWRITTEN(c, value) memset(&(value), (c)->nccl ? GANTRY_NET_UNWRITTEN : 0, sizeof(value))
 /* The end of an operation with a pointer as its result, which is written only on success. */
 #define RETURN_WITH(ret, value)                                                                                        \
 	do {                                                                                                           \
@@ -146,11 +151,31 @@ PASS(close_send, (void *comm), closeSend, comm)
 PASS(close_recv, (void *comm), closeRecv, comm)
 PASS(close_listen, (void *listen), closeListen, listen)
 PASS(dereg_mr, (void *comm, void *mr), deregMr, comm, mr)
-PASS_WITH(devices, (int *ret_count), devices, int, ret_count, &value)
 PASS_WITH(reg_mr_dmabuf, (void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **ret_mr),
 	  regMrDmaBuf, void *, ret_mr, comm, data, size, type, offset, fd, &value)
 PASS_WITH(get_device_mr, (void *comm, void *mr, void **ret_dptr), getDeviceMr, void *, ret_dptr, comm, mr, &value)
-PASS_WITH(test, (void *request, int *ret_done, int *sizes), test, int, ret_done, request, &value, sizes)
+
+static gantry_result compat_devices(struct gantry_net *net, int *ret_count)
+{
+	struct gantry_compat *c = net->impl;
+	gantry_result r;
+	int n;
+
+	UNWRITTEN(c, n);
+	r = CALL(c, v12, devices, &n);
+	RETURN_WITH(ret_count, n);
+}
+
+static gantry_result compat_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
+{
+	struct gantry_compat *c = net->impl;
+	gantry_result r;
+	int done;
+
+	UNWRITTEN(c, done);
+	r = CALL(c, v12, test, request, &done, sizes);
+	RETURN_WITH(ret_done, done);
+}
 
 /* One without iflush has nothing to flush: what test calls done is there. */
 static gantry_result compat_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
@@ -165,18 +190,50 @@ static gantry_result compat_iflush(struct gantry_net *net, void *comm, int n, vo
 	RETURN_WITH(ret_request, value);
 }
 
-/* Up to v10 a plugin knows no communicators: NCCL calls init for the first one only, and has nothing to call for the
- * last. */
-static gantry_result init_once(struct gantry_compat *c)
+/* As NCCL's without a profiler plugin: there is always one, and plugins call it without a look. */
+static ncclResult_t no_profiler(void **event, int type, void *phandle, int64_t plugin_id, void *ext_data)
 {
-	gantry_result r = GANTRY_OK;
+	(void)event, (void)type, (void)phandle, (void)plugin_id, (void)ext_data;
+	return ncclSuccess;
+}
 
-	compat_mu_lock(&c->mu);
-	if (!c->users)
-		r = c->net.version == 10 ? CALL(c, v10, init, c->logger, NULL) : CALL(c, v6, init, c->logger);
-	c->users += r == GANTRY_OK;
-	compat_mu_unlock(&c->mu);
-	return r;
+static gantry_result check_entries(const struct gantry_compat *c)
+{
+	size_t size = table_sizes[c->net.version - GANTRY_NET_VERSION_MIN], len = 0;
+	char missing[256] = "";
+
+	for (size_t i = 0; i < size / sizeof(void *); i++) {
+		void *entry;
+
+		memcpy(&entry, (const char *)c->table + i * sizeof(void *), sizeof(entry));
+		if (!entry && entries[i].required)
+			len += (size_t)snprintf(missing + len, sizeof(missing) - len, " %s", entries[i].name);
+	}
+	if (len)
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", c->label,
+			 c->net.version, missing);
+	return GANTRY_OK;
+}
+
+/* Up to v10 a plugin knows no communicators: NCCL calls init once for each time that it opens the library, and has
+ * nothing to call for the end. */
+static gantry_result init_net(struct gantry_compat *c, uint64_t comm_id, struct compat_ctx *ctx) REQUIRES(compat_mu)
+{
+	ncclProfilerCallback_t profiler = c->nccl && c->nccl->profiler ? c->nccl->profiler : no_profiler;
+	int v = c->net.version;
+
+	if (v >= 11)
+		TRY_NOW(CALL(c, v11, init, &ctx->ctx, comm_id, &ctx->config, c->logger, profiler));
+	else if (v == 10 && !c->initialised)
+		TRY_NOW(CALL(c, v10, init, c->logger, profiler));
+	else if (!c->initialised)
+		TRY_NOW(CALL(c, v6, init, c->logger));
+	if (c->initialised)
+		return GANTRY_OK;
+	TRY_NOW(check_entries(c));
+	memcpy(&c->t, c->table, table_sizes[v - GANTRY_NET_VERSION_MIN]);
+	c->initialised = 1;
+	return GANTRY_OK;
 }
 
 static gantry_result compat_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
@@ -189,7 +246,11 @@ static gantry_result compat_init(struct gantry_net *net, uint64_t comm_id, const
 	if (!ctx)
 		FAIL(GANTRY_ERR_NOMEM, "%s: no memory for a context", c->label);
 	ctx->config.trafficClass = config ? config->traffic_class : NCCL_NET_TRAFFIC_CLASS_UNDEF;
-	TRY(net->version >= 11 ? CALL(c, v11, init, &ctx->ctx, comm_id, &ctx->config, c->logger, NULL) : init_once(c));
+	compat_mu_lock(&c->mu);
+	r = init_net(c, comm_id, ctx);
+	compat_mu_unlock(&c->mu);
+	if (r != GANTRY_OK)
+		goto out;
 	*ret_ctx = ctx;
 	ctx = NULL;
 out:
@@ -206,13 +267,8 @@ static gantry_result compat_finalize(struct gantry_net *net, void *arg)
 
 	if (!ctx)
 		return r;
-	if (net->version < 11) {
-		compat_mu_lock(&c->mu);
-		c->users--;
-		compat_mu_unlock(&c->mu);
-	} else if (c->t.v11.finalize) {
+	if (net->version >= 11 && c->t.v11.finalize)
 		r = CALL(c, v11, finalize, ctx->ctx);
-	}
 	free(ctx);
 	return r;
 }
@@ -254,8 +310,9 @@ static void take_devs(struct gantry_net_vdevice *to, int ndevs, const int *devs,
 #define TAKE_DEVS take_devs(&props.vdev, p.vProps.ndevs, p.vProps.devs, (int)(sizeof(p.vProps.devs) / sizeof(int)))
 #define ASK_PROPERTIES(version, list, devs)                                                                            \
 	case version: {                                                                                                \
-		ncclNetProperties_v##version##_t p = {0};                                                              \
+		ncclNetProperties_v##version##_t p;                                                                    \
                                                                                                                        \
+		UNWRITTEN(c, p);                                                                                       \
 		TRY_NOW(CALL(c, v##version, getProperties, dev, &p));                                                  \
 		props.name = p.name ? p.name : "";                                                                     \
 		props.pci_path = p.pciPath;                                                                            \
@@ -389,12 +446,13 @@ static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data
 				  void **ret_request)
 {
 	struct gantry_compat *c = net->impl;
-	void *request = NULL;
+	void *request;
 	gantry_result r;
 	int s = 0;
 
+	UNWRITTEN(c, request); /* in NCCL that of an earlier send */
 	if (net->version >= 10) {
-		r = CALL(c, v10, isend, comm, data, size, tag, mr, NULL, &request);
+		r = CALL(c, v10, isend, comm, data, size, tag, mr, c->nccl ? c->nccl->phandle : NULL, &request);
 	} else if (net->version == 9) {
 		r = CALL(c, v9, isend, comm, data, size, tag, mr, &request);
 	} else {
@@ -409,17 +467,22 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 				  const int *tags, void **mrs, void **request)
 {
 	struct gantry_compat *c = net->impl;
-	void *phandles[GANTRY_NET_MAX_RECVS] = {NULL}, *req = NULL;
+	void *phandles[GANTRY_NET_MAX_RECVS] = {NULL}, **handles = phandles, *req;
 	int s[GANTRY_NET_MAX_RECVS];
 	gantry_result r;
 
+	UNWRITTEN(c, req);
 	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: 1 to %d are possible", c->label, n,
 			 GANTRY_NET_MAX_RECVS);
 	if (net->version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
 		req = *request;
+	for (int i = 0; c->nccl && i < n; i++)
+		phandles[i] = c->nccl->phandle;
+	if (c->nccl && !c->nccl->phandle)
+		handles = NULL; /* NCCL's bootstrap */
 	if (net->version >= 10) {
-		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, phandles, &req);
+		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, handles, &req);
 	} else if (net->version == 9) {
 		r = CALL(c, v9, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, &req);
 	} else {
@@ -462,39 +525,23 @@ static const struct gantry_net_ops compat_ops = {
 	.irecv_consumed = compat_irecv_consumed,
 };
 
-static gantry_result check_entries(const void *table, size_t size, int version, const char *label)
-{
-	char missing[256] = "";
-	size_t len = 0;
-
-	for (size_t i = 0; i < size / sizeof(void *); i++) {
-		void *entry;
-
-		memcpy(&entry, (const char *)table + i * sizeof(void *), sizeof(entry));
-		if (!entry && entries[i].required)
-			len += (size_t)snprintf(missing + len, sizeof(missing) - len, " %s", entries[i].name);
-	}
-	if (len)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", label, version,
-			 missing);
-	return GANTRY_OK;
-}
-
 gantry_result gantry_compat_create(const void *table, int version, const char *label, ncclDebugLogger_t logger,
 				   struct gantry_net **ret_net)
 {
-	size_t size = table_sizes[version - GANTRY_NET_VERSION_MIN];
-	struct gantry_compat *c;
+	struct gantry_compat *c = calloc(1, sizeof(*c));
 
-	TRY_NOW(check_entries(table, size, version, label));
-	c = calloc(1, sizeof(*c));
 	if (!c)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the plugin %s", label);
-	memcpy(&c->t, table, size);
+	c->table = table;
+	memcpy(&c->t, table, table_sizes[version - GANTRY_NET_VERSION_MIN]);
+	if (!c->t.v12.name || !c->t.v12.init) {
+		free(c);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d has no name or no init", label, version);
+	}
 	c->net = (struct gantry_net){.ops = &compat_ops, .name = c->t.v12.name, .version = version, .impl = c};
 	c->label = label;
 	c->logger = logger;
-	if ((!c->net.name || strcmp(c->net.name, gantry_net_tcp()->name) != 0) &&
+	if (strcmp(c->net.name, gantry_net_tcp()->name) != 0 &&
 	    (*gantry_params()->trace || *gantry_params()->stall_dir))
 		LOG_WARN(LOADER,
 			 "%s records nothing of its connections: no trace (GANTRY_TRACE) and no stall report "
@@ -502,6 +549,11 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 			 label);
 	*ret_net = &c->net;
 	return GANTRY_OK;
+}
+
+void gantry_compat_as_nccl(struct gantry_net *net, const struct gantry_net_nccl *nccl)
+{
+	((struct gantry_compat *)net->impl)->nccl = nccl;
 }
 
 void gantry_compat_destroy(struct gantry_net *net)

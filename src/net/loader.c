@@ -364,3 +364,8 @@ gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struc
 	*ret_net = *net;
 	return GANTRY_OK;
 }
+
+void gantry_loader_as_nccl(struct gantry_net *net, const struct gantry_net_nccl *nccl)
+{
+	gantry_compat_as_nccl(net, nccl);
+}

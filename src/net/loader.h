@@ -11,6 +11,7 @@
 #ifndef GANTRY_NET_LOADER_H
 #define GANTRY_NET_LOADER_H
 
+#include "abi/nccl_types.h"
 #include "net/net.h"
 
 enum { GANTRY_NET_VERSION_MIN = 6, GANTRY_NET_VERSION_MAX = 12 };
@@ -28,6 +29,19 @@ const void *gantry_loader_table(const struct gantry_loader *loader, int version)
 
 /* One version of it (0: the highest there is). Owned by the loader; the same object for the same version. */
 gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struct gantry_net **ret_net);
+
+/*
+ * For `gantry check`: the plugin gets what NCCL hands it. Results that NCCL does not initialise (done, the request, the
+ * count of devices, properties) have GANTRY_NET_UNWRITTEN in every byte when a call begins, and keep it if the plugin
+ * does not write them. isend and irecv get `phandle`; NULL is NCCL's bootstrap, which passes no array of them either.
+ */
+enum { GANTRY_NET_UNWRITTEN = 0xA5 };
+struct gantry_net_nccl {
+	ncclProfilerCallback_t profiler; /* handed to init; NULL: one that does nothing */
+	void *phandle;			 /* read by isend and irecv: the thread that calls them may change it */
+};
+/* Of a net that gantry_loader_net gave. nccl: borrowed as long as the loader is open. */
+void gantry_loader_as_nccl(struct gantry_net *net, const struct gantry_net_nccl *nccl);
 
 /* Why dlopen refused `file` with `error` (dlerror's text), in words that help: also for other libraries. */
 void gantry_loader_explain_open(const char *file, const char *error, char *why, size_t size);

@@ -155,6 +155,7 @@ TEST(check_versions)
 {
 	struct gantry_loader *l = NULL;
 	struct gantry_net *net = NULL, *again = NULL;
+	void *ctx = NULL;
 
 	CHECK_OK(gantry_loader_open("partial", &l));
 	CHECK(!gantry_loader_table(l, 7));
@@ -165,8 +166,11 @@ TEST(check_versions)
 	CHECK(!gantry_loader_table(l, 13));
 	CHECK(gantry_loader_table(l, 12) == NULL);
 	CHECK_STR(*(const char *const *)gantry_loader_table(l, 11), "partial");
-	/* What is missing is named, all of it. */
-	CHECK_EQ(gantry_loader_net(l, 8, &net), GANTRY_ERR_CONFIG);
+	/* What is missing after init is named, all of it. */
+	CHECK_OK(gantry_loader_net(l, 8, &net));
+	CHECK_EQ(net->ops->init(net, 1, NULL, &ctx), GANTRY_ERR_CONFIG);
+	CHECK(ctx == NULL);
+	net = NULL;
 	CHECK_HAS(gantry_last_error(),
 		  "libnccl-net-partial.so: ncclNetPlugin_v8 lacks what NCCL always calls: isend test");
 	CHECK_ERROR(gantry_loader_net(l, 12, &net), GANTRY_ERR_UNSUPPORTED, "has no ncclNetPlugin_v12");
@@ -534,6 +538,58 @@ TEST(check_two)
 }
 
 /* What the plugin left out: unsupported, or nothing to do. */
+/* A table that init fills: what is there afterwards counts. And init comes once, whatever the contexts do. */
+TEST(check_filled_by_init)
+{
+	struct gantry_loader *l = NULL;
+	struct gantry_net *net = NULL;
+	void *ctx = NULL, *second = NULL;
+	int n = 0;
+
+	CHECK_OK(gantry_loader_open("late", &l));
+	CHECK_OK(gantry_loader_net(l, 8, &net));
+	CHECK_STR(net->name, "late");
+	CHECK_OK(net->ops->init(net, 1, NULL, &ctx));
+	CHECK_OK(net->ops->init(net, 2, NULL, &second));
+	CHECK_OK(net->ops->devices(net, &n));
+	CHECK_EQ(n, 4);
+	CHECK_OK(net->ops->finalize(net, ctx));
+	CHECK_OK(net->ops->finalize(net, second));
+	CHECK_OK(net->ops->init(net, 3, NULL, &ctx)); /* it would refuse a second call */
+	CHECK_OK(net->ops->finalize(net, ctx));
+	CHECK_OK(gantry_loader_net(l, 9, &net));
+	CHECK_ERROR(net->ops->init(net, 1, NULL, &ctx), GANTRY_ERR_CONFIG,
+		    "ncclNetPlugin_v9 lacks what NCCL always calls: getProperties listen");
+	gantry_loader_close(l);
+}
+
+/* What `gantry check` asks for: results as NCCL leaves them, its profiler handles, and a profiler. */
+TEST(check_as_nccl)
+{
+	struct gantry_net_nccl nccl = {.phandle = PTR(0x123)};
+	struct gantry_loader *l = NULL;
+	struct gantry_net *net = NULL;
+	void *ctx = NULL, *request = NULL, *data = PTR(1), *mr = PTR(2), *unwritten, *dl = NULL;
+	struct fake_record *rec;
+	size_t size = 1;
+	int tag = 0;
+
+	CHECK_OK(gantry_loader_open("fake_a", &l));
+	CHECK_OK(gantry_loader_net(l, 10, &net));
+	rec = record_of(l, &dl);
+	gantry_loader_as_nccl(net, &nccl);
+	CHECK_OK(net->ops->init(net, 1, NULL, &ctx));
+	memset(&unwritten, GANTRY_NET_UNWRITTEN, sizeof(unwritten));
+	CHECK_OK(net->ops->irecv(net, PTR(3), 1, &data, &size, &tag, &mr, &request));
+	CHECK(rec->request_in == unwritten);
+	CHECK(rec->phandles[0] == PTR(0x123));
+	CHECK_OK(net->ops->isend(net, PTR(3), data, 1, 0, mr, &request));
+	CHECK(rec->phandle == PTR(0x123));
+	CHECK_OK(net->ops->finalize(net, ctx));
+	dlclose(dl);
+	gantry_loader_close(l);
+}
+
 TEST(check_left_out)
 {
 	struct gantry_loader *l = NULL;

@@ -332,10 +332,11 @@ static gantry_result read_environment(struct set *s) REQUIRES(param_mu)
 	return first;
 }
 
-/* Set by the build and by tests for themselves. */
+/* Set by the build, by the plugin's tuning and by tests for themselves. */
 static int is_ours_to_ignore(const char *name)
 {
-	return !strcmp(name, "GANTRY_SANITIZED") || !strncmp(name, "GANTRY_TEST_", strlen("GANTRY_TEST_"));
+	return !strcmp(name, "GANTRY_SANITIZED") || !strcmp(name, "GANTRY_TUNED") ||
+	       !strncmp(name, "GANTRY_TEST_", strlen("GANTRY_TEST_"));
 }
 
 /* A misspelt variable would be ignored in silence, and its owner would measure the default. */

@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "net/net.h"
 #include "net/props.h"
+#include "plugin/tune.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -109,6 +110,7 @@ static void note_unpack(void *ctx)
 	int now = gantry_net_tcp_unpack(ctx, text, sizeof(text));
 
 	store_relaxed(&mode, now);
+	plugin_tune(now != GANTRY_NET_UNPACK_OFF);
 	if (exchange_relaxed(&said, 1 + now) != 1 + now)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
 	if (now == GANTRY_NET_UNPACK_OFF)
@@ -236,6 +238,8 @@ static gantry_result shared_context(int traffic_class, int unpack, void **ret_ct
 		TRY(CALL(init, 0, &c, &ctx));
 		if (unpack != GANTRY_NET_UNPACK_OFF)
 			note_unpack(ctx);
+		else
+			plugin_tune(false);
 		shared[i].traffic_class = traffic_class;
 		shared[i].unpack = unpack;
 		shared[i].ctx = ctx;

@@ -7,6 +7,7 @@
 #define gantry_net_tcp test_net_tcp
 #define gantry_net_tcp_unpack test_net_tcp_unpack
 #include "plugin/plugin.c"
+#include "plugin/tune.c"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -212,6 +213,7 @@ TEST(check_bad_parameter)
 {
 	void *ctx = NULL;
 
+	setenv("GANTRY_TUNE", "off", 1); /* its own test is test_tuner.c; here nothing of NCCL's is set */
 	setenv("GANTRY_LANES", "many", 1);
 	core.call = "";
 	CHECK_EQ(ncclNetPlugin_v12.init(&ctx, 1, NULL, nccl_log, NULL), ncclInvalidUsage);

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the plugin does so that stock NCCL uses this network well with nothing set (docs/design/0026): variables of NCCL that the
+ * user has not set, at init, and the tuner's choice for each call. Both are functions of what all ranks know alike: ranks
+ * that choose differently would wait for each other for ever.
+ */
+#ifndef GANTRY_PLUGIN_TUNE_H
+#define GANTRY_PLUGIN_TUNE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { TUNE_CHANNELS = 8 }; /* that a communicator has; a call uses fewer */
+
+/*
+ * Sets NCCL's variables for all communicators of this process. NCCL 2.19 to 2.30 read them after the network's init and once
+ * per process, so this belongs into init. A variable that the user has set stays, and GANTRY_TUNE=off leaves all alone.
+ */
+void plugin_tune(bool unpack);
+
+/* One line about it: for people. */
+void plugin_tune_text(char *text, size_t len);
+
+/* Whether a communicator's channels are those that plugin_tune() asked for, and whether NCCL unpacks. */
+bool plugin_tune_owns_channels(void);
+bool plugin_tune_unpacks(void);
+
+#endif

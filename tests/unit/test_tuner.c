@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plugin's tuner as NCCL meets it: the library is opened, the network is initialised, and only then NCCL reads its variables
+ * and asks the tuner. Each case is a process of its own, because what is set stays set.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "abi/net_v11.h"
+#include "abi/tuner_v5.h"
+#include "test.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+enum { ALGOS = 7, PROTOS = 3 };
+
+static void *library;
+static ncclNet_v11_t *net;
+static void *net_ctx;
+
+static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+{
+}
+
+static char path[4096];
+
+void tests_begin(void)
+{
+	const char *build = getenv("BUILD_DIR");
+
+	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
+	if (access(path, R_OK) != 0)
+		SKIP("no plugin: set BUILD_DIR to the build folder");
+}
+
+static void open_plugin(void)
+{
+	ncclNetCommConfig_v11_t config = {.trafficClass = -1};
+
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	CHECK(library != NULL);
+	net = dlsym(library, "ncclNetPlugin_v11");
+	CHECK(net != NULL);
+	CHECK_EQ(net->init(&net_ctx, 1, &config, quiet, NULL), ncclSuccess);
+}
+
+static void close_plugin(void)
+{
+	CHECK_EQ(net->finalize(net_ctx), ncclSuccess);
+	dlclose(library);
+}
+
+/* NCCL's table for all-reduce over a network: tree and ring, LL and Simple; PAT for the others. */
+static void fill_costs(float *table, ncclFunc_t func)
+{
+	for (int i = 0; i < ALGOS * PROTOS; i++)
+		table[i] = -1;
+	table[NCCL_ALGO_TREE * PROTOS + NCCL_PROTO_LL] = func == ncclFuncAllReduce ? 40 : -1;
+	table[NCCL_ALGO_TREE * PROTOS + NCCL_PROTO_SIMPLE] = func == ncclFuncAllReduce ? 60 : -1;
+	table[NCCL_ALGO_RING * PROTOS + NCCL_PROTO_LL] = 30;
+	table[NCCL_ALGO_RING * PROTOS + NCCL_PROTO_SIMPLE] = 50;
+	table[NCCL_ALGO_PAT * PROTOS + NCCL_PROTO_SIMPLE] = func == ncclFuncAllReduce ? -1 : 10;
+}
+
+static int cheapest(const float *table)
+{
+	int best = -1;
+
+	for (int i = 0; i < ALGOS * PROTOS; i++)
+		if (table[i] >= 0 && (best < 0 || table[i] < table[best]))
+			best = i;
+	return best;
+}
+
+static struct {
+	int channels, algo, proto;
+} got;
+
+/* Asks as the NCCL does that knows this version of the interface. */
+static void ask(int version, size_t ranks, size_t nodes, ncclFunc_t func, size_t bytes)
+{
+	ncclTuner_v2_t *v2 = dlsym(library, "ncclTunerPlugin_v2");
+	ncclTuner_v3_t *v3 = dlsym(library, "ncclTunerPlugin_v3");
+	ncclTuner_v4_t *v4 = dlsym(library, "ncclTunerPlugin_v4");
+	ncclTuner_v5_t *v5 = dlsym(library, "ncclTunerPlugin_v5");
+	float table[ALGOS * PROTOS], **costs = (float **)table;
+	ncclNvlDomainInfo_v5_t nvlink = {(int)nodes, 1, 1};
+	int algo = -1, proto = -1;
+	void *ctx = NULL;
+
+	fill_costs(table, func);
+	got.channels = 0;
+	if (version == 5)
+		CHECK_EQ(v5->init(&ctx, 1, ranks, nodes, quiet, &nvlink, NULL), ncclSuccess);
+	else
+		CHECK_EQ((version == 4	 ? v4->init
+			  : version == 3 ? v3->init
+					 : v2->init)(ranks, nodes, quiet, &ctx),
+			 ncclSuccess);
+	if (version == 2)
+		CHECK_EQ(v2->getCollInfo(ctx, func, bytes, 0, 0, 1, &algo, &proto, &got.channels), ncclSuccess);
+	else if (version == 3)
+		CHECK_EQ(v3->getCollInfo(ctx, func, bytes, 1, costs, ALGOS, PROTOS, &got.channels), ncclSuccess);
+	else
+		CHECK_EQ((version == 4 ? v4->getCollInfo : v5->getCollInfo)(ctx, func, bytes, 1, costs, ALGOS, PROTOS,
+									    0, &got.channels),
+			 ncclSuccess);
+	CHECK_EQ((version == 5	 ? v5->finalize
+		  : version == 4 ? v4->destroy
+		  : version == 3 ? v3->destroy
+				 : v2->destroy)(ctx),
+		 ncclSuccess);
+	CHECK(algo == -1 && proto == -1);
+	got.algo = cheapest(table) / PROTOS;
+	got.proto = cheapest(table) % PROTOS;
+}
+
+/* A case in a process of its own, with these settings. */
+static void run_with(const char *settings, void (*body)(void))
+{
+	char text[512], *rest = text;
+	pid_t pid = child_fork();
+
+	if (pid) {
+		child_wait(pid);
+		return;
+	}
+	snprintf(text, sizeof(text), "GANTRY_IFNAME=lo %s", settings);
+	for (char *one; (one = strsep(&rest, " "));)
+		if (*one)
+			putenv(one);
+	open_plugin();
+	body();
+	close_plugin();
+	child_end(0);
+}
+
+static const char *value_of(const char *name)
+{
+	return getenv(name) ? getenv(name) : "not set";
+}
+
+static void check_choices(void)
+{
+	static const struct {
+		size_t ranks, bytes;
+		int channels, proto;
+	} table[] = {
+		{2, 4, 1, NCCL_PROTO_LL},
+		{2, KIB, 1, NCCL_PROTO_LL},
+		{2, 64 * KIB, 1, NCCL_PROTO_SIMPLE},
+		{2, MIB, 2, NCCL_PROTO_SIMPLE},
+		{2, 4 * MIB, 2, NCCL_PROTO_SIMPLE},
+		{2, 16 * MIB, 4, NCCL_PROTO_SIMPLE},
+		{2, 128 * MIB, 8, NCCL_PROTO_SIMPLE},
+		{4, KIB, 1, NCCL_PROTO_LL},
+		{4, 64 * KIB, 1, NCCL_PROTO_LL},
+		{4, 256 * KIB, 1, NCCL_PROTO_SIMPLE},
+		{4, MIB, 1, NCCL_PROTO_SIMPLE},
+		{4, 16 * MIB, 2, NCCL_PROTO_SIMPLE},
+		{4, 128 * MIB, 4, NCCL_PROTO_SIMPLE},
+		{8, 16 * MIB, 2, NCCL_PROTO_SIMPLE},
+		{8, 1024 * MIB, 8, NCCL_PROTO_SIMPLE},
+		{8, 0, 1, NCCL_PROTO_LL},
+	};
+
+	CHECK_STR(value_of("NCCL_MIN_NCHANNELS"), "8");
+	CHECK_STR(value_of("NCCL_NTHREADS"), "not set");
+	EACH_ROW (i, table)
+		for (int version = 2; version <= 5; version++) {
+			ask(version, table[i].ranks, table[i].ranks, ncclFuncAllReduce, table[i].bytes);
+			CHECK_EQ(got.channels, table[i].channels);
+			CHECK_EQ(got.proto, version == 2 ? NCCL_PROTO_LL : table[i].proto);
+			CHECK_EQ(got.algo, NCCL_ALGO_RING);
+		}
+	/* PAT stays where nothing unpacks. */
+	ask(5, 4, 4, ncclFuncAllGather, MIB);
+	CHECK_EQ(got.algo, NCCL_ALGO_PAT);
+	CHECK_EQ(got.channels, 1);
+}
+
+/* Several ranks per node, or one node: NCCL knows better. */
+static void check_elsewhere(void)
+{
+	for (int version = 2; version <= 5; version++) {
+		ask(version, 16, 2, ncclFuncAllReduce, 16 * MIB);
+		CHECK(got.channels == 0 && got.proto == NCCL_PROTO_LL);
+		ask(version, 2, 1, ncclFuncAllReduce, 16 * MIB);
+		CHECK(got.channels == 0 && got.proto == NCCL_PROTO_LL);
+		ask(version, 2, 2, (ncclFunc_t)5, 16 * MIB);
+		CHECK_EQ(got.channels, 0);
+	}
+}
+
+/* A library that is opened again does not take its own settings for the user's. */
+static void check_opened_again(void)
+{
+	close_plugin();
+	open_plugin();
+	check_choices();
+}
+
+TEST(check_untouched)
+{
+	run_with("", check_choices);
+	run_with("", check_elsewhere);
+	run_with("", check_opened_again);
+}
+
+static void check_left_alone(void)
+{
+	for (int version = 2; version <= 5; version++) {
+		ask(version, 2, 2, ncclFuncAllReduce, 16 * MIB);
+		CHECK_EQ(got.channels, 0);
+		CHECK_EQ(got.proto, NCCL_PROTO_LL);
+	}
+}
+
+static void check_nothing_set(void)
+{
+	CHECK_STR(value_of("NCCL_MIN_NCHANNELS"), "not set");
+	check_left_alone();
+}
+
+static void check_users_four(void)
+{
+	CHECK_STR(value_of("NCCL_MIN_NCHANNELS"), "4");
+	check_left_alone();
+}
+
+static void check_users_protocol(void)
+{
+	ask(5, 2, 2, ncclFuncAllReduce, 16 * MIB);
+	CHECK_EQ(got.channels, 4);
+	CHECK_EQ(got.proto, NCCL_PROTO_LL);
+}
+
+TEST(check_users_own_settings_win)
+{
+	run_with("GANTRY_TUNE=off", check_nothing_set);
+	run_with("NCCL_MIN_NCHANNELS=4", check_users_four);
+	run_with("NCCL_MAX_NCHANNELS=2", check_nothing_set);
+	run_with("NCCL_MAX_CTAS=2", check_nothing_set);
+	run_with("NCCL_MIN_CTAS=16", check_nothing_set);
+	run_with("NCCL_MAX_NRINGS=1", check_nothing_set);
+	run_with("NCCL_PROTO=LL", check_users_protocol);
+	run_with("NCCL_ALGO=Ring", check_users_protocol);
+	/* Inherited from a process that Gantry has tuned, and then changed: the user's. */
+	run_with("GANTRY_TUNED=NCCL_MIN_NCHANNELS=8, NCCL_MIN_NCHANNELS=4", check_users_four);
+}
+
+static void check_unpack_settings(void)
+{
+	CHECK_STR(value_of("NCCL_NTHREADS"), "512");
+	CHECK_STR(value_of("NCCL_NET_GDR_LEVEL"), "PHB");
+	CHECK_STR(value_of("NCCL_NET_GDR_READ"), "0");
+	CHECK_STR(value_of("NCCL_PAT_ENABLE"), "0");
+	for (int version = 3; version <= 5; version++) {
+		ask(version, 4, 4, ncclFuncAllGather, MIB);
+		CHECK_EQ(got.algo, NCCL_ALGO_RING);
+		ask(version, 16, 4, ncclFuncReduceScatter, MIB);
+		CHECK_EQ(got.algo, NCCL_ALGO_RING);
+	}
+}
+
+static void check_unpack_off(void)
+{
+	CHECK_STR(value_of("NCCL_NTHREADS"), "not set");
+	ask(5, 4, 4, ncclFuncAllGather, MIB);
+	CHECK_EQ(got.algo, NCCL_ALGO_PAT);
+}
+
+TEST(check_unpack)
+{
+	run_with("GANTRY_UNPACK=emulated NCCL_NET_GDR_LEVEL=PHB", check_unpack_settings);
+	run_with("GANTRY_UNPACK=emulated GANTRY_TUNE=off NCCL_PAT_ENABLE=1", check_unpack_off);
+}

@@ -70,7 +70,7 @@ stage_asan()
 		run_tests build-asan -LE 'gpu|slow|system' -E "$NO_LEAKS" || return 1
 		echo "leaks are not looked for in system tests, in tests of plain functions and in repeats with a secret on aarch64"
 		ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run_tests build-asan -LE 'gpu|slow|system' -R "$NO_LEAKS" || return 1
-		ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run_tests build-asan -L system -LE 'gpu|slow'
+		ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run_tests build-asan -L system -LE 'gpu|slow' -E 'system_(lifecycle|mismatch)$'
 	else
 		run_tests build-asan -LE 'gpu|slow'
 	fi
@@ -84,7 +84,7 @@ stage_tsan()
 	# Windows of processes are filled, announced to the peers, and then written by the progress thread: an order that goes
 	# through other processes, which ThreadSanitizer cannot see. test_window has those of one process.
 	echo "left out: tests of one thread, repeats with a secret and others whose threads are the same, windows of processes (system_put)"
-	run_tests build-tsan -LE 'gpu|slow' -E 'test_(abi|coll_plan|crc32c|hmac|param_text|result|types|wire)$|_with_secret$|_replay$|^system_(put|lifecycle|mismatch|perf_between|perf_net|ports)$'
+	run_tests build-tsan -LE 'gpu|slow' -E 'test_(abi|coll_plan|crc32c|hmac|param_text|result|types|wire)$|_with_secret$|_replay$|^system_(put|lifecycle|mismatch|perf_between|perf_net|ports|sendrecv)$'
 }
 
 prepare_fuzz() { scripts/fuzz.sh build; }

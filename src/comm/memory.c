@@ -68,7 +68,11 @@ struct map_request {
 	uint64_t address; /* UNMAP: as the peer was told */
 };
 
-/* Asks the peer's process to map the allocation; remembers the answer either way. */
+/*
+ * Asks the peer's process to map the allocation; remembers the answer either way. The peer's kernel may be waiting for us
+ * already: it sees what is mapped while it runs. (compute-sanitizer knows only what was mapped when a kernel was
+ * launched, and reports such reads.)
+ */
 static void map_at_peer(struct gantry_comm *comm, struct comm_reg *reg, int peer)
 {
 	struct map_request request;

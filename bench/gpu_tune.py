@@ -36,8 +36,6 @@ def series(part, plugin):
     sets = {"socket": SOCKET, "socket2x2": BEST, "gantry": ours, "off": tune("off")}
     if os.environ.get("OLD_PLUGIN"):
         sets["old"] = dict(ours, NCCL_NET_PLUGIN=os.environ["OLD_PLUGIN"])
-    if part == "levers":
-        sets = {"gantry": ours, "off": tune("off"), "vars": tune("vars"), "devices": tune("devices"), "speed": tune("speed")}
     if part == "sweep":
         sets = {}
         for channels in (1, 2, 4, 8, 16):
@@ -205,7 +203,7 @@ def show(rows, args, raw):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("part", choices=["compare", "levers", "sweep", "unpack", "train", "choices"])
+    p.add_argument("part", choices=["compare", "sweep", "unpack", "train", "choices"])
     p.add_argument("plugin")
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)

@@ -110,7 +110,7 @@ static void note_unpack(void *ctx)
 	int now = gantry_net_tcp_unpack(ctx, text, sizeof(text));
 
 	store_relaxed(&mode, now);
-	plugin_tune(now != GANTRY_NET_UNPACK_OFF);
+	plugin_tune(now);
 	if (exchange_relaxed(&said, 1 + now) != 1 + now)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
 	if (now == GANTRY_NET_UNPACK_OFF)
@@ -239,7 +239,7 @@ static gantry_result shared_context(int traffic_class, int unpack, void **ret_ct
 		if (unpack != GANTRY_NET_UNPACK_OFF)
 			note_unpack(ctx);
 		else
-			plugin_tune(false);
+			plugin_tune(GANTRY_NET_UNPACK_OFF);
 		shared[i].traffic_class = traffic_class;
 		shared[i].unpack = unpack;
 		shared[i].ctx = ctx;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
+#include "net/net.h"
 
 /*
  * A variable that this process has set itself, as NAME=VALUE and a comma each. NCCL closes the library with its last
@@ -28,17 +29,18 @@ static const char *const channel_names[] = {"NCCL_MIN_NCHANNELS",
 
 static const struct variable {
 	const char *name, *value;
-	bool unpack;		    /* for UNPACK only */
+	enum { ALWAYS, UNPACKING, EMULATED } when;
 	const char *const *instead; /* set by the user, these count as well */
 } variables[] = {
-	{"NCCL_MIN_NCHANNELS", "8", false, channel_names},
+	{"NCCL_MIN_NCHANNELS", "8", ALWAYS, channel_names},
 	/* NCCL's unpacking has one load per thread in flight. */
-	{"NCCL_NTHREADS", "512", true, NULL},
-	/* Receives go to GPU memory however far the NIC is, sends come from host memory. */
-	{"NCCL_NET_GDR_LEVEL", "SYS", true, NULL},
-	{"NCCL_NET_GDR_READ", "0", true, NULL},
+	{"NCCL_NTHREADS", "512", UNPACKING, NULL},
+	/* Receives go to GPU memory however far the NIC is. */
+	{"NCCL_NET_GDR_LEVEL", "SYS", UNPACKING, NULL},
+	/* The emulated NIC sends from host memory: NCCL's kernels write there faster than the driver copies. */
+	{"NCCL_NET_GDR_READ", "0", EMULATED, NULL},
 	/* PAT does not unpack. */
-	{"NCCL_PAT_ENABLE", "0", true, NULL},
+	{"NCCL_PAT_ENABLE", "0", UNPACKING, NULL},
 };
 #define NVARIABLES (sizeof(variables) / sizeof(variables[0]))
 _Static_assert(TUNE_CHANNELS == 8, "the value of NCCL_MIN_NCHANNELS");
@@ -80,8 +82,11 @@ static void set_variable(const struct variable *v)
 		LOG_WARN(PLUGIN, "no memory to set %s=%s", v->name, v->value);
 }
 
-void plugin_tune(bool unpack)
+void plugin_tune(int unpack)
 {
+	int now = unpack == GANTRY_NET_UNPACK_OFF	 ? ALWAYS
+		  : unpack == GANTRY_NET_UNPACK_EMULATED ? EMULATED
+							 : UNPACKING;
 	char text[sizeof(told)] = "";
 	size_t len = 0;
 
@@ -94,7 +99,7 @@ void plugin_tune(bool unpack)
 		const struct variable *v = &variables[i];
 		const char *theirs = users_own(v);
 
-		if (v->unpack && !unpack)
+		if ((int)v->when > now)
 			continue;
 		if (!theirs)
 			set_variable(v);
@@ -103,7 +108,7 @@ void plugin_tune(bool unpack)
 		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s=%s", len ? ", " : "",
 					theirs ? theirs : v->name, theirs ? "(the user's)" : v->value);
 	}
-	store_relaxed(&unpacks, unpack);
+	store_relaxed(&unpacks, now != ALWAYS);
 out:
 	if (strcmp(text, told) != 0)
 		LOG_INFO(PLUGIN, "tuning: %s", text);

@@ -14,9 +14,9 @@ enum { TUNE_CHANNELS = 8 }; /* that a communicator has; a call uses fewer */
 
 /*
  * Sets NCCL's variables for all communicators of this process. NCCL 2.19 to 2.30 read them after the network's init and once
- * per process, so this belongs into init. A variable that the user has set stays, and GANTRY_TUNE=off leaves all alone.
+ * per process, so this belongs into init. A variable that the user has set stays, and GANTRY_TUNE=off leaves all alone. `unpack` is an enum gantry_net_unpack.
  */
-void plugin_tune(bool unpack);
+void plugin_tune(int unpack);
 
 /* One line about it: for people. */
 void plugin_tune_text(char *text, size_t len);

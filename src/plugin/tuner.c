@@ -17,7 +17,8 @@
 
 struct tuner {
 	size_t ranks;
-	bool channels, protocol, unpack; /* what it decides */
+	bool channels, protocol; /* what it decides */
+	bool unpack;
 };
 
 /* From how large a part on so many channels are fastest. */
@@ -29,13 +30,14 @@ static const struct {
 /* From here on LL, which doubles the bytes, loses against Simple, whatever NCCL thinks of the network. */
 enum { SIMPLE_PART = 32 << 10 };
 
-static int channels_for(size_t part)
+/* NCCL's unpacking occupies a channel longer than the network does, so where several channels pay, all of them do. */
+static int channels_for(size_t part, bool unpack)
 {
 	size_t i = 0;
 
 	while (part < steps[i].part)
 		i++;
-	return steps[i].channels;
+	return unpack && steps[i].channels >= 4 ? TUNE_CHANNELS : steps[i].channels;
 }
 
 static bool is_possible(float cost)
@@ -67,7 +69,7 @@ static void choose(const struct tuner *t, ncclFunc_t func, size_t bytes, float *
 	if (table && t->protocol && part >= SIMPLE_PART && nproto > NCCL_PROTO_SIMPLE)
 		take_out(table, nalgo, nproto, -1, NCCL_PROTO_LL);
 	if (t->channels)
-		*channels = channels_for(part);
+		*channels = channels_for(part, t->unpack);
 }
 
 static ncclResult_t tuner_init(size_t ranks, size_t nodes, ncclDebugLogger_t log, void **ret_context)
@@ -83,7 +85,7 @@ static ncclResult_t tuner_init(size_t ranks, size_t nodes, ncclDebugLogger_t log
 	t->ranks = ranks ? ranks : 1;
 	t->channels = alone && plugin_tune_owns_channels();
 	t->protocol = t->channels && !getenv("NCCL_PROTO") && !getenv("NCCL_ALGO");
-	t->unpack = plugin_tune_unpacks() && !getenv("NCCL_ALGO");
+	t->unpack = plugin_tune_unpacks();
 	*ret_context = t;
 	return ncclSuccess;
 }

@@ -261,6 +261,10 @@ static void check_unpack_settings(void)
 		CHECK_EQ(got.algo, NCCL_ALGO_RING);
 		ask(version, 16, 4, ncclFuncReduceScatter, MIB);
 		CHECK_EQ(got.algo, NCCL_ALGO_RING);
+		ask(version, 2, 2, ncclFuncAllReduce, MIB);
+		CHECK_EQ(got.channels, 2);
+		ask(version, 2, 2, ncclFuncAllReduce, 16 * MIB);
+		CHECK_EQ(got.channels, 8);
 	}
 }
 

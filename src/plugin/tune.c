@@ -43,7 +43,6 @@ static const struct variable {
 	{"NCCL_PAT_ENABLE", "0", UNPACKING, NULL},
 };
 #define NVARIABLES (sizeof(variables) / sizeof(variables[0]))
-_Static_assert(TUNE_CHANNELS == 8, "the value of NCCL_MIN_NCHANNELS");
 
 MUTEX_KIND(plugin_tune_mu);
 static struct plugin_tune_mu tune_mu;

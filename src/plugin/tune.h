@@ -10,8 +10,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { TUNE_CHANNELS = 8 }; /* that a communicator has; a call uses fewer */
-
 /*
  * Sets NCCL's variables for all communicators of this process. NCCL 2.19 to 2.30 read them after the network's init and once
  * per process, so this belongs into init. A variable that the user has set stays, and GANTRY_TUNE=off leaves all alone. `unpack` is an enum gantry_net_unpack.

@@ -21,23 +21,25 @@ struct tuner {
 	bool unpack;
 };
 
-/* From how large a part on so many channels are fastest. */
+enum { ALL = 0 }; /* NCCL's own choice: 8, or more where there are many NICs */
+
+/* From how large a part on so many channels are fastest, between two ranks and among more. */
 static const struct {
-	size_t part;
+	size_t part[2];
 	int channels;
-} steps[] = {{64 * MIB, TUNE_CHANNELS}, {8 * MIB, 4}, {512 * KIB, 2}, {0, 1}};
+} steps[] = {{{64 * MIB, 64 * MIB}, ALL}, {{8 * MIB, 8 * MIB}, 4}, {{128 * KIB, 512 * KIB}, 2}, {{0, 0}, 1}};
 
 /* From here on LL, which doubles the bytes, loses against Simple, whatever NCCL thinks of the network. */
 enum { SIMPLE_PART = 32 << 10 };
 
 /* NCCL's unpacking occupies a channel longer than the network does, so where several channels pay, all of them do. */
-static int channels_for(size_t part, bool unpack)
+static int channels_for(const struct tuner *t, size_t part)
 {
 	size_t i = 0;
 
-	while (part < steps[i].part)
+	while (part < steps[i].part[t->ranks > 2])
 		i++;
-	return unpack && steps[i].channels >= 4 ? TUNE_CHANNELS : steps[i].channels;
+	return t->unpack && steps[i].channels >= 4 ? ALL : steps[i].channels;
 }
 
 static bool is_possible(float cost)
@@ -69,7 +71,7 @@ static void choose(const struct tuner *t, ncclFunc_t func, size_t bytes, float *
 	if (table && t->protocol && part >= SIMPLE_PART && nproto > NCCL_PROTO_SIMPLE)
 		take_out(table, nalgo, nproto, -1, NCCL_PROTO_LL);
 	if (t->channels)
-		*channels = channels_for(part, t->unpack);
+		*channels = channels_for(t, part);
 }
 
 static ncclResult_t tuner_init(size_t ranks, size_t nodes, ncclDebugLogger_t log, void **ret_context)

@@ -141,6 +141,7 @@ static const char *value_of(const char *name)
 	return getenv(name) ? getenv(name) : "not set";
 }
 
+/* 0 channels: all of them. */
 static void check_choices(void)
 {
 	static const struct {
@@ -150,10 +151,11 @@ static void check_choices(void)
 		{2, 4, 1, NCCL_PROTO_LL},
 		{2, KIB, 1, NCCL_PROTO_LL},
 		{2, 64 * KIB, 1, NCCL_PROTO_SIMPLE},
+		{2, 256 * KIB, 2, NCCL_PROTO_SIMPLE},
 		{2, MIB, 2, NCCL_PROTO_SIMPLE},
 		{2, 4 * MIB, 2, NCCL_PROTO_SIMPLE},
 		{2, 16 * MIB, 4, NCCL_PROTO_SIMPLE},
-		{2, 128 * MIB, 8, NCCL_PROTO_SIMPLE},
+		{2, 128 * MIB, 0, NCCL_PROTO_SIMPLE},
 		{4, KIB, 1, NCCL_PROTO_LL},
 		{4, 64 * KIB, 1, NCCL_PROTO_LL},
 		{4, 256 * KIB, 1, NCCL_PROTO_SIMPLE},
@@ -161,7 +163,7 @@ static void check_choices(void)
 		{4, 16 * MIB, 2, NCCL_PROTO_SIMPLE},
 		{4, 128 * MIB, 4, NCCL_PROTO_SIMPLE},
 		{8, 16 * MIB, 2, NCCL_PROTO_SIMPLE},
-		{8, 1024 * MIB, 8, NCCL_PROTO_SIMPLE},
+		{8, 1024 * MIB, 0, NCCL_PROTO_SIMPLE},
 		{8, 0, 1, NCCL_PROTO_LL},
 	};
 
@@ -264,7 +266,7 @@ static void check_unpack_settings(void)
 		ask(version, 2, 2, ncclFuncAllReduce, MIB);
 		CHECK_EQ(got.channels, 2);
 		ask(version, 2, 2, ncclFuncAllReduce, 16 * MIB);
-		CHECK_EQ(got.channels, 8);
+		CHECK_EQ(got.channels, 0);
 	}
 }
 

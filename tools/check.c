@@ -218,9 +218,9 @@ static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAI
 		return CHECK_FAIL;
 	}
 	for (int i = 0; i < p->n; i++)
-		if (said(p, i) == CHECK_SKIP) {
+		if (said(p, i) == CHECK_SKIP || said(p, i) == CHECK_REFUSED) {
 			snprintf(detail, CHECK_DETAIL, "%s", st[i].detail);
-			return CHECK_SKIP;
+			return (enum check_verdict)said(p, i);
 		}
 	for (int i = 0; i < p->n; i++)
 		if (said(p, i) != CHECK_PASS && !(i == 1 && p->shared->expect_death)) {
@@ -258,7 +258,7 @@ static enum check_verdict watch(struct pair *p, char detail[CHECK_DETAIL])
 		if (!p->alive[0] && !p->alive[1])
 			return conclude(p, detail);
 		/* One has failed or skipped: the other has a moment to turn out to be the one that crashed. */
-		if (p->shared->first_fail || said(p, 0) == CHECK_SKIP || said(p, 1) == CHECK_SKIP) {
+		if (p->shared->first_fail || said(p, 0) >= CHECK_SKIP || said(p, 1) >= CHECK_SKIP) {
 			ended_ns = ended_ns ? ended_ns : now;
 			if (now - ended_ns > GRACE_MS * (uint64_t)CHECK_MS)
 				return conclude(p, detail);
@@ -297,9 +297,10 @@ static struct check_shared *shared_map(void)
 	return m;
 }
 
-/* One rule of one version; the output of the processes is replayed to stderr if it fails. */
+/* One rule of one version; the output of the processes is replayed to stderr if it fails. *connected: set when a
+ * connection was made. */
 static enum check_verdict check_run(const struct check_options *opt, int version, const struct check_rule *rule,
-				    char detail[CHECK_DETAIL])
+				    char detail[CHECK_DETAIL], int *connected)
 {
 	struct pair p = {.rule = rule, .n = rule->flags & CHECK_ALONE ? 1 : 2, .timeout_ns = opt->timeout_ns};
 	enum check_verdict v;
@@ -314,6 +315,7 @@ static enum check_verdict check_run(const struct check_options *opt, int version
 			replay(p.log_fd, rule->name, version);
 		close(p.log_fd);
 	}
+	*connected |= p.shared->connected;
 	munmap(p.shared, sizeof(*p.shared));
 	return v;
 }
@@ -333,8 +335,9 @@ static unsigned check_probe(const struct check_options *opt, char detail[CHECK_D
 {
 	static const struct check_rule probe = {"open", "the library opens", probe_run, CHECK_ALONE | CHECK_RAW, 0};
 	unsigned mask = 0;
+	int connected = 0;
 
-	if (check_run(opt, 0, &probe, detail) != CHECK_PASS || sscanf(detail, "%x", &mask) != 1)
+	if (check_run(opt, 0, &probe, detail, &connected) != CHECK_PASS || sscanf(detail, "%x", &mask) != 1)
 		return 0;
 	if (!mask)
 		snprintf(detail, CHECK_DETAIL, "exports no ncclNetPlugin_v%d to v%d", GANTRY_NET_VERSION_MIN,
@@ -346,7 +349,7 @@ static unsigned check_probe(const struct check_options *opt, char detail[CHECK_D
 
 enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
 
-static const struct check_rule *const tables[] = {check_rules_connect, check_rules_data};
+static const struct check_rule *const tables[] = {check_rules_connect, check_rules_data, check_rules_nccl};
 static const char *const verdict_names[] = {"none", "pass", "fail", "skip"};
 
 struct request {
@@ -357,7 +360,7 @@ struct request {
 };
 
 struct tally {
-	int verdicts[4], versions;
+	int verdicts[CHECK_REFUSED + 1], versions;
 };
 
 /* clang-format off */
@@ -436,8 +439,11 @@ static void list_rules(int json)
 
 static void report(const struct request *q, const char *rule, int version, enum check_verdict v, const char *detail)
 {
+	static int lines;
 	struct gantry_json j;
 
+	if (!q->json && !lines++)
+		printf("%-16s  %-7s  %-7s  %s\n", "rule", "version", "verdict", "detail");
 	if (!q->json) {
 		printf("%-16s  v%-6d  %-7s  %s\n", rule, version, verdict_names[v], detail);
 		fflush(stdout);
@@ -451,10 +457,40 @@ static void report(const struct request *q, const char *rule, int version, enum 
 	gantry_json_end(&j);
 }
 
+static void count(const struct request *q, struct tally *t, const char *rule, int version, enum check_verdict v,
+		  const char *detail)
+{
+	t->verdicts[v]++;
+	report(q, rule, version, v, detail);
+}
+
+static void usable_run(struct check_side *s)
+{
+	check_note(s, "init succeeds");
+}
+
+/*
+ * Opens and initialises it before anything else: a plugin that refuses this machine, or that init has left without a
+ * table, is one line and not one for each rule. 1 if there is something to test.
+ */
+static int usable(const struct request *q, int version, struct tally *t, char detail[CHECK_DETAIL])
+{
+	static const struct check_rule probe = {"table", "", usable_run, CHECK_ALONE, 0};
+	int connected = 0;
+	enum check_verdict v = check_run(&q->opt, version, &probe, detail, &connected);
+
+	if (v == CHECK_FAIL)
+		count(q, t, "table", version, v, detail);
+	else if (v == CHECK_REFUSED)
+		t->verdicts[v]++;
+	return v == CHECK_PASS;
+}
+
 static void run_version(const struct request *q, int version, struct tally *t)
 {
 	const struct check_rule *r;
 	size_t table = 0, at = 0;
+	int connected = 0, failed = 0;
 
 	t->versions++;
 	while ((r = rule_next(&table, &at))) {
@@ -463,9 +499,14 @@ static void run_version(const struct request *q, int version, struct tally *t)
 
 		if (q->rule && strcmp(q->rule, r->name) != 0)
 			continue;
-		v = check_run(&q->opt, version, r, detail);
-		t->verdicts[v]++;
-		report(q, r->name, version, v, detail);
+		if (!(r->flags & CHECK_ALONE) && failed && !connected) {
+			count(q, t, r->name, version, CHECK_SKIP, "not run: no connection could be made");
+			continue;
+		}
+		v = check_run(&q->opt, version, r, detail, &connected);
+		v = v == CHECK_REFUSED ? CHECK_FAIL : v; /* it did not before */
+		failed |= v == CHECK_FAIL && !(r->flags & CHECK_ALONE);
+		count(q, t, r->name, version, v, detail);
 	}
 }
 
@@ -480,16 +521,19 @@ static int run_all(const struct request *q)
 		fprintf(stderr, "gantry check: %s: %s\n", q->opt.plugin, detail);
 		return EXIT_USAGE;
 	}
-	if (!q->json)
-		printf("%-16s  %-7s  %-7s  %s\n", "rule", "version", "verdict", "detail");
 	if (q->version && !(versions & 1u << q->version)) {
 		snprintf(detail, sizeof(detail), "ncclNetPlugin_v%d is not exported", q->version);
 		report(q, "symbols", q->version, CHECK_FAIL, detail);
 		t.verdicts[CHECK_FAIL]++;
 	}
 	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
-		if (versions & 1u << v && (!q->version || q->version == v))
+		if (versions & 1u << v && (!q->version || q->version == v) && usable(q, v, &t, detail))
 			run_version(q, v, &t);
+	if (!t.versions && t.verdicts[CHECK_REFUSED] && !t.verdicts[CHECK_FAIL]) {
+		fprintf(stderr, "gantry check: %s cannot be tested here: %s (--verbose shows what it printed)\n",
+			q->opt.plugin, detail);
+		return EXIT_USAGE;
+	}
 	if (!q->json)
 		printf("%s: %d passed, %d failed, %d skipped over %d version%s in %.0f s\n", q->opt.plugin,
 		       t.verdicts[CHECK_PASS], t.verdicts[CHECK_FAIL], t.verdicts[CHECK_SKIP], t.versions,

@@ -26,7 +26,7 @@
 #include "net/loader.h"
 #include "net/net.h"
 
-enum check_verdict { CHECK_NONE, CHECK_PASS, CHECK_FAIL, CHECK_SKIP };
+enum check_verdict { CHECK_NONE, CHECK_PASS, CHECK_FAIL, CHECK_SKIP, CHECK_REFUSED };
 enum check_thread { CHECK_SERVICE, CHECK_PROGRESS, CHECK_THREADS };
 enum {
 	CHECK_DETAIL = 256,
@@ -34,6 +34,9 @@ enum {
 	CHECK_GUARD = 64,	/* bytes behind each receive buffer that must stay as they were */
 	CHECK_POISON = 0xE7,	/* what receive buffers and guards hold before a message arrives */
 	CHECK_WINDOW_MAX = 256, /* GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS */
+	CHECK_STEPS = 8,	/* requests that NCCL keeps in flight for an operation on a connection */
+	CHECK_SHARED = 16,	/* sends, where operations share a connection (maxRecvs > 1) */
+	CHECK_TEST_SIZES = 32,	/* room that NCCL gives to test for the sizes of a receive */
 };
 /* Exit statuses of a process before its end; what it had to say is in shared memory. */
 enum { CHECK_EXIT_SAID = 3, CHECK_EXIT_PEER_GONE = 4 };
@@ -54,7 +57,7 @@ struct check_rule {
 	unsigned call_limit_ms; /* a single plugin call that takes longer fails the rule; 0: only the deadline counts */
 };
 /* Each ends with an entry without a name. */
-extern const struct check_rule check_rules_connect[], check_rules_data[];
+extern const struct check_rule check_rules_connect[], check_rules_data[], check_rules_nccl[];
 
 /* Shared with the tool; one writer per field (a thread of that side), the tool reads. */
 struct check_status {
@@ -68,6 +71,7 @@ struct check_shared {
 	struct check_status side[2];
 	int first_fail;	  /* 0, or 1 + the side that failed first */
 	int expect_death; /* side B is being killed on purpose */
+	int connected;	  /* some connection was made */
 };
 
 /* One process of a pair, seen from inside. */
@@ -76,6 +80,8 @@ struct check_side {
 	struct gantry_loader *loader;
 	struct gantry_net *net; /* NULL under CHECK_RAW */
 	void *ctx;		/* from init */
+	struct gantry_net_nccl nccl;
+	int devices;
 	struct gantry_net_properties props;
 	int version;
 	int role;		    /* 0 is A, 1 is B */
@@ -83,8 +89,9 @@ struct check_side {
 	uint64_t start_ns, soft_ns; /* soft_ns: when a rule should give up by itself, before the tool ends it */
 	struct check_shared *shared;
 	struct check_status *me;
-	/* Calls longer than slow_ns, counted by check_call; 0 switches that off. Written by the thread that calls. */
+	/* Calls longer than slow_ns, counted by check_leave; 0 switches that off. */
 	uint64_t slow_ns;
+	int events; /* of the profiler: started and not stopped */
 	/* The job for the service thread; under lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
@@ -97,6 +104,8 @@ struct check_side {
 void check_side_main(struct check_side *s, const char *plugin) __attribute__((noreturn));
 void check_fail(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 void check_skip(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+/* The plugin does not want this machine: no verdict on it. */
+void check_refused(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 /* What a pass says; A's text wins over B's. */
 void check_note(struct check_side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void check_phase(struct check_side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -132,13 +141,15 @@ void check_service_wait(struct check_side *s);
 struct check_link {
 	int sending; /* this side has the send comm, the other one the receive comm */
 	unsigned connect_late_ms, accept_late_ms;
+	int dev;
 	void *comm; /* result */
 };
-void check_init(struct check_side *s, void **ret_ctx); /* on the service thread */
+/* On the service thread. An error of init and no devices are a refusal: NCCL goes on without the plugin. */
+void check_init(struct check_side *s, void **ret_ctx);
 void check_link_job(struct check_side *s, void *link); /* on the service thread */
 void *check_link(struct check_side *s, int sending);
 /* Listens with guard bytes behind the handle; on the service thread. */
-void *check_listen(struct check_side *s, uint8_t handle[GANTRY_NET_HANDLE_SIZE]);
+void *check_listen(struct check_side *s, int dev, uint8_t handle[GANTRY_NET_HANDLE_SIZE]);
 void *check_reg(struct check_side *s, void *comm, void *data, size_t size);
 void check_dereg(struct check_side *s, void *comm, void *mr);
 enum check_kind { CHECK_RECV_COMM, CHECK_SEND_COMM, CHECK_LISTEN_COMM };
@@ -160,7 +171,9 @@ struct check_plan {
 	int send_window; /* sends in flight; 0: window times the largest group */
 	size_t misalign; /* added to every buffer's address */
 	int optional;	 /* enter irecv with OPTIONAL_RECV_COMPLETION and wait for the bytes instead */
-	int null_sizes;	 /* every second send passes no sizes to test */
+	int sizes;	 /* judge what test reports */
+	int null_sizes;	 /* test gets no place for sizes: of every second send, and in NCCL's bootstrap */
+	int by_tag;	 /* sends run ahead tag by tag: a group's last send comes after other groups' first */
 };
 void check_plan_make(struct check_side *s, struct check_plan *p, int count); /* groups of one buffer, size 0, tag 0 */
 /* One buffer per group, sizes as given. */
@@ -182,11 +195,14 @@ struct check_flow {
 	void *comm, *mr;
 	uint8_t *arena; /* owned: window slots */
 	size_t slot, arena_size;
-	int slots;
+	int slots, window;	 /* window: requests in flight */
 	int total, posted, done; /* receives count groups, sends count messages */
 	int prepared;		 /* posts whose buffers are filled; one ahead of posted after a NULL request */
 	int nulls;		 /* NULL requests seen */
+	int most;		 /* requests in flight at the same time */
 	int next_group, next_in_group;
+	int sent[GANTRY_NET_MAX_RECVS]; /* by_tag: how many of each buffer */
+	uint64_t rng;
 	struct check_post ring[CHECK_WINDOW_MAX];
 };
 struct check_flow *check_flow_open(struct check_side *s, const struct check_plan *p, void *comm, int sending);
@@ -194,16 +210,24 @@ void check_flow_close(struct check_flow *f); /* deregisters, closes the comm and
 void check_flow_free(struct check_flow *f);  /* after the comm is gone */
 /* Posts one more if the window allows it; 1 when it was taken. */
 int check_flow_post(struct check_flow *f);
+/* Posts one more, and returns what the plugin says. */
+gantry_result check_flow_try(struct check_flow *f);
 /* Tests the oldest, as NCCL does; 1 when it was done (and its contents were right). */
 int check_flow_test(struct check_flow *f);
 /* Compares a receive that is done with the plan; check_flow_test does it too. */
 void check_flow_received(struct check_flow *f, const struct check_post *p, const int *sizes);
-/* One flow or two (NULL) to their end. */
-void check_flow_run(struct check_flow *f, struct check_flow *g);
+/* Flows to their end, side by side. */
+void check_flows_run(struct check_flow *const *flows, int n);
+void check_flow_run(struct check_flow *f);
 /* Link, one plan in the direction A receives, everything closed: what most rules are. */
 void check_flow_once(struct check_side *s, const struct check_plan *p);
 
+int check_unwritten(const void *value, size_t size);	  /* as NCCL left it: the plugin wrote nothing */
 size_t check_untouched(const uint8_t *data, size_t size); /* first byte that is not CHECK_POISON, or size */
 uint64_t check_random(uint64_t *state);
+long check_rss_kb(void); /* memory of this process, without what malloc merely keeps */
+/* The entry of the table is there, as init left it. */
+enum check_entry { CHECK_MAKE_VDEVICE = 19 };
+int check_has(const struct check_side *s, enum check_entry entry);
 
 #endif

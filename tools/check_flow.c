@@ -11,18 +11,28 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/log.h"
 
-enum { POLL_US = 200, CLOSE_LIMIT_MS = 1000 };
+enum { POLL_US = 200, CLOSE_LIMIT_MS = 1000, CONNECT_LIMIT_MS = 5000 };
 
 void check_init(struct check_side *s, void **ret_ctx)
 {
 	const struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
+	gantry_result r = CHECK_CALL(s, CHECK_SERVICE, "init", s->net->ops->init(s->net, 0x6368656b, &config, ret_ctx));
 	int n = 0;
 
-	CHECK_MUST(s, CHECK_SERVICE, "init", s->net->ops->init(s->net, 0x6368656b, &config, ret_ctx));
-	CHECK_MUST(s, CHECK_SERVICE, "devices", s->net->ops->devices(s->net, &n));
+	if (r == GANTRY_ERR_CONFIG) /* the table that init left */
+		check_fail(s, "%s", gantry_last_error());
+	if (r != GANTRY_OK)
+		check_refused(s, "%s", gantry_last_error());
+	r = CHECK_CALL(s, CHECK_SERVICE, "devices", s->net->ops->devices(s->net, &n));
+	if (r != GANTRY_OK)
+		check_refused(s, "%s", gantry_last_error());
+	if (check_unwritten(&n, sizeof(n)))
+		check_fail(s, "devices returned success and wrote no number");
 	if (n < 1)
-		check_fail(s, "devices returned success and %d devices", n);
+		check_refused(s, "it has %d devices", n);
+	s->devices = n;
 }
 
 /* A handle between guard bytes: the plugin owns the 128 in the middle. */
@@ -48,13 +58,13 @@ static void guard_check(struct check_side *s, const struct guarded_handle *h, co
 		check_fail(s, "%s wrote %zu bytes before the handle", call, sizeof(h->before) - at);
 }
 
-void *check_listen(struct check_side *s, uint8_t handle[GANTRY_NET_HANDLE_SIZE])
+void *check_listen(struct check_side *s, int dev, uint8_t handle[GANTRY_NET_HANDLE_SIZE])
 {
 	struct guarded_handle h;
 	void *listen = NULL;
 
 	guard_set(&h);
-	CHECK_MUST(s, CHECK_SERVICE, "listen", s->net->ops->listen(s->net, s->ctx, 0, h.bytes, &listen));
+	CHECK_MUST(s, CHECK_SERVICE, "listen", s->net->ops->listen(s->net, s->ctx, dev, h.bytes, &listen));
 	if (!listen)
 		check_fail(s, "listen returned success and no comm");
 	guard_check(s, &h, "listen");
@@ -62,28 +72,56 @@ void *check_listen(struct check_side *s, uint8_t handle[GANTRY_NET_HANDLE_SIZE])
 	return listen;
 }
 
-static void poll_pause(struct check_side *s, const char *call)
+static void poll_pause(struct check_side *s, const char *call, uint64_t since)
 {
-	if (!check_left_ns(s))
-		check_fail(s, "%s still gave no comm after %.1f s", call,
-			   (double)(gantry_now_ns() - s->start_ns) / 1e9);
+	uint64_t took = gantry_now_ns() - since;
+
+	if (!check_left_ns(s) || took > CONNECT_LIMIT_MS * (uint64_t)CHECK_MS)
+		check_fail(s, "%s still gave no comm after %.1f s", call, (double)took / 1e9);
 	usleep(POLL_US);
+}
+
+/* What the service thread does with a comm that it has just got. */
+static void link_made(struct check_side *s, const struct check_link *l)
+{
+	if (check_unwritten(&l->comm, sizeof(l->comm)))
+		check_fail(s, "%s returned success and wrote no comm", l->sending ? "connect" : "accept");
+	store_release(&s->shared->connected, 1);
+}
+
+/* NCCL has one for the receiving side of UNPACK, but not in its bootstrap. It stays as long as the process. */
+static struct gantry_net_device_handle *device_handle(const struct check_side *s)
+{
+	struct gantry_net_device_handle *dev = NULL;
+
+	if (s->props.device_type == GANTRY_NET_DEVICE_UNPACK && s->nccl.phandle)
+		dev = calloc(1, sizeof(*dev));
+	if (dev) {
+		dev->type = s->props.device_type;
+		dev->version = s->props.device_version;
+	}
+	return dev;
 }
 
 static void link_receive(struct check_side *s, struct check_link *l)
 {
-	struct gantry_net_device_handle *none = NULL; /* as NCCL for plugins that do not unpack */
+	struct gantry_net_device_handle *dev = device_handle(s);
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	void *listen = check_listen(s, handle);
+	void *listen = check_listen(s, l->dev, handle);
+	uint64_t since;
 
 	check_tell(s, handle, sizeof(handle));
 	check_sleep_ms(l->accept_late_ms);
+	since = gantry_now_ns();
 	for (;;) {
-		CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &l->comm, &none));
+		CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &l->comm, &dev));
 		if (l->comm)
 			break;
-		poll_pause(s, "accept");
+		poll_pause(s, "accept", since);
 	}
+	link_made(s, l);
+	if (dev && (!dev->handle || !dev->size))
+		check_fail(s, "device type UNPACK, but accept did not fill the device handle");
 	CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen));
 }
 
@@ -91,18 +129,21 @@ static void link_send(struct check_side *s, struct check_link *l)
 {
 	struct gantry_net_device_handle *none = NULL;
 	struct guarded_handle h;
+	uint64_t since;
 
 	guard_set(&h);
 	check_hear(s, h.bytes, sizeof(h.bytes));
 	check_sleep_ms(l->connect_late_ms);
+	since = gantry_now_ns();
 	for (;;) {
 		CHECK_MUST(s, CHECK_SERVICE, "connect",
-			   s->net->ops->connect(s->net, s->ctx, 0, h.bytes, &l->comm, &none));
+			   s->net->ops->connect(s->net, s->ctx, l->dev, h.bytes, &l->comm, &none));
 		guard_check(s, &h, "connect");
 		if (l->comm)
 			break;
-		poll_pause(s, "connect");
+		poll_pause(s, "connect", since);
 	}
+	link_made(s, l);
 }
 
 void check_link_job(struct check_side *s, void *link)
@@ -250,6 +291,15 @@ static size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uin
 	return size;
 }
 
+int check_unwritten(const void *value, size_t size)
+{
+	const uint8_t *at = value;
+
+	while (size && at[size - 1] == GANTRY_NET_UNWRITTEN)
+		size--;
+	return size == 0;
+}
+
 size_t check_untouched(const uint8_t *data, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
@@ -265,7 +315,7 @@ void check_plan_make(struct check_side *s, struct check_plan *p, int count)
 	if (!p->groups)
 		check_fail(s, "no memory for a plan of %d messages (a limit of this machine)", count);
 	p->count = count;
-	p->window = 8;
+	p->window = CHECK_STEPS;
 	for (int i = 0; i < count; i++) {
 		p->groups[i].n = 1;
 		for (int k = 0; k < GANTRY_NET_MAX_RECVS; k++)
@@ -315,10 +365,11 @@ struct check_flow *check_flow_open(struct check_side *s, const struct check_plan
 	f->comm = comm;
 	f->sending = sending;
 	f->total = sending ? messages : p->count;
-	/* A receive has `largest` slots side by side, a send one; the arena is the same. */
-	f->slots = sending && p->send_window ? p->send_window : p->window * largest;
-	if (f->slots > CHECK_WINDOW_MAX)
-		f->slots = CHECK_WINDOW_MAX / largest * largest;
+	/* As NCCL: the more buffers in a group, the fewer groups. A receive has `largest` slots side by side. */
+	f->window = p->window * largest > CHECK_SHARED && largest > 1 ? CHECK_SHARED / largest : p->window;
+	f->slots = f->window * largest;
+	if (sending)
+		f->window = f->slots = p->send_window ? p->send_window : f->slots;
 	f->slot = (size + CHECK_GUARD + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
 	f->arena_size = f->slot * (size_t)f->slots + SLOT_ALIGN + p->misalign;
 	/* Not from malloc, so that the rule on leaks sees the plugin's memory and not ours. */
@@ -348,30 +399,41 @@ static uint64_t message_id(int group, int buffer)
 	return (uint64_t)group * GANTRY_NET_MAX_RECVS + (uint64_t)buffer;
 }
 
-/* The window in requests: groups for a receiver, single messages for a sender. */
-static int window(const struct check_flow *f)
-{
-	return f->sending ? f->slots : f->slots < f->plan->window ? f->slots : f->plan->window;
-}
-
 static uint8_t *slot_of(const struct check_flow *f, int request, int buffer)
 {
-	int w = window(f), per = f->slots / w;
+	int w = f->window, per = f->slots / w;
 
 	return f->arena + f->plan->misalign + f->slot * (size_t)(request % w * per + buffer);
 }
 
+/*
+ * NCCL posts sends of different tags independently of each other: one that is ready goes out even if another tag's send
+ * for an earlier group is not, and after a NULL request it tries the others. Here chance says which is ready.
+ */
+static int pick_tag(struct check_flow *f)
+{
+	int n = f->plan->groups[0].n, least = f->sent[0], k;
+
+	for (k = 1; k < n; k++)
+		least = f->sent[k] < least ? f->sent[k] : least;
+	do
+		k = (int)(check_random(&f->rng) % (uint64_t)n);
+	while (f->sent[k] == f->plan->count || f->sent[k] - least >= f->window / n);
+	f->next_group = f->sent[k];
+	return k;
+}
+
 static gantry_result post_send(struct check_flow *f, struct check_post *p)
 {
+	int k = f->plan->by_tag ? pick_tag(f) : f->plan->groups[f->next_group].order[f->next_in_group];
 	const struct check_group *g = &f->plan->groups[f->next_group];
-	int k = g->order[f->next_in_group];
 	struct gantry_net *net = f->s->net;
 
 	p->n = 1;
 	p->index = (int)message_id(f->next_group, k);
 	p->data[0] = slot_of(f, f->posted, 0);
 	p->sizes[0] = g->send[k];
-	if (f->prepared == f->posted)
+	if (f->prepared == f->posted || f->plan->by_tag)
 		check_fill(p->data[0], g->send[k], f->plan->seed, (uint64_t)p->index);
 	f->prepared = f->posted + 1;
 	return CHECK_CALL(f->s, CHECK_PROGRESS, "isend",
@@ -399,27 +461,43 @@ static gantry_result post_recv(struct check_flow *f, struct check_post *p)
 			  net->ops->irecv(net, f->comm, g->n, p->data, p->sizes, p->tags, p->mrs, &p->request));
 }
 
-int check_flow_post(struct check_flow *f)
+gantry_result check_flow_try(struct check_flow *f)
 {
 	struct check_post *p = &f->ring[f->posted % CHECK_WINDOW_MAX];
+	gantry_result r;
 
-	if (f->posted == f->total || f->posted - f->done >= window(f))
-		return 0;
 	memset(p, 0, sizeof(*p));
-	if (f->sending)
-		check_ok(f->s, post_send(f, p), "isend");
-	else
-		check_ok(f->s, post_recv(f, p), "irecv");
+	r = f->sending ? post_send(f, p) : post_recv(f, p);
+	if (r != GANTRY_OK)
+		return r;
 	if (!p->request) {
 		f->nulls++;
-		return 0;
+		return GANTRY_OK;
 	}
+	if (check_unwritten(&p->request, sizeof(p->request)))
+		check_fail(f->s, "%s returned success and left *request as it was, which NCCL takes for a request",
+			   f->sending ? "isend" : "irecv");
 	f->posted++;
+	f->most = f->posted - f->done > f->most ? f->posted - f->done : f->most;
+	if (f->sending && f->plan->by_tag) {
+		f->sent[p->index % GANTRY_NET_MAX_RECVS]++;
+		return GANTRY_OK;
+	}
 	if (!f->sending || ++f->next_in_group == f->plan->groups[f->next_group].n) {
 		f->next_group++;
 		f->next_in_group = 0;
 	}
-	return 1;
+	return GANTRY_OK;
+}
+
+int check_flow_post(struct check_flow *f)
+{
+	int before = f->posted;
+
+	if (f->posted == f->total || f->posted - f->done >= f->window)
+		return 0;
+	check_ok(f->s, check_flow_try(f), f->sending ? "isend" : "irecv");
+	return f->posted > before;
 }
 
 /* Which message of the plan the data really are, for the report; -1 if none. */
@@ -457,10 +535,11 @@ void check_flow_received(struct check_flow *f, const struct check_post *p, const
 		const uint8_t *data = p->data[k];
 		size_t at, rest = g->recv[k] + CHECK_GUARD - g->send[k];
 
-		/* An optional completion may come before the data and so before the size is known. */
-		if (!f->plan->optional && (size_t)sizes[k] != g->send[k])
+		if (f->plan->sizes && (size_t)sizes[k] != g->send[k])
 			check_fail(f->s,
-				   "test reported %d bytes for receive %d buffer %d, sent were %zu (posted were %zu)",
+				   "test reported %d bytes for receive %d buffer %d, sent were %zu (posted were %zu); "
+				   "NCCL reads it to "
+				   "flush GPU memory and for its profiler",
 				   sizes[k], p->index, k, g->send[k], g->recv[k]);
 		at = check_compare(data, g->send[k], f->plan->seed, message_id(p->index, k));
 		if (at < g->send[k])
@@ -487,24 +566,24 @@ int check_flow_test(struct check_flow *f)
 {
 	struct check_post *p = &f->ring[f->done % CHECK_WINDOW_MAX];
 	struct gantry_net *net = f->s->net;
-	int sizes[GANTRY_NET_MAX_RECVS], done = 0;
-	int no_sizes = f->sending && f->plan->null_sizes && p->index & 1;
+	int sizes[CHECK_TEST_SIZES] = {0}, done = 0;
+	int no_sizes = f->plan->null_sizes && (!f->plan->sizes || (f->sending && p->index & 1));
 
 	if (f->done == f->posted)
 		return 0;
-	for (int k = 0; k < GANTRY_NET_MAX_RECVS; k++)
-		sizes[k] = -1;
+	if (f->sending) /* NCCL has one number there, and does not look at it */
+		memset(sizes, GANTRY_NET_UNWRITTEN, sizeof(sizes));
 	if (p->request)
 		CHECK_MUST(f->s, CHECK_PROGRESS, "test",
 			   net->ops->test(net, p->request, &done, no_sizes ? NULL : sizes));
 	else
 		done = 1; /* an optional receive that has completed and waits for its bytes */
+	if (check_unwritten(&done, sizeof(done)))
+		check_fail(f->s, "test returned success and did not write done");
 	if (!done)
 		return 0;
-	if (f->sending && !no_sizes && (size_t)sizes[0] != p->sizes[0])
-		check_fail(f->s, "test reported %d bytes for a send of %zu", sizes[0], p->sizes[0]);
 	if (!f->sending) {
-		if (p->request)
+		if (p->request && f->s->nccl.phandle)
 			CHECK_MUST(f->s, CHECK_PROGRESS, "irecvConsumed",
 				   net->ops->irecv_consumed(net, f->comm, p->n, p->request));
 		p->request = NULL;
@@ -516,38 +595,47 @@ int check_flow_test(struct check_flow *f)
 	return 1;
 }
 
-static void give_up(struct check_flow *f, struct check_flow *g)
+static void give_up(struct check_flow *const *flows, int n)
 {
-	f = g && f->done == f->total ? g : f;
-	check_fail(f->s, "%s %d of %d is not done after %.1f s (%d posted, %d NULL requests)",
+	const struct check_flow *f = flows[0];
+
+	for (int i = 1; i < n && f->done == f->total; i++)
+		f = flows[i];
+	check_fail(f->s, "%s %d of %d is not done after %.1f s (%d posted, %d NULL requests), phase: %s",
 		   f->sending ? "send" : "receive", f->done, f->total, (double)(gantry_now_ns() - f->s->start_ns) / 1e9,
-		   f->posted, f->nulls);
+		   f->posted, f->nulls, f->s->me->phase);
 }
 
-void check_flow_run(struct check_flow *f, struct check_flow *g)
+void check_flows_run(struct check_flow *const *flows, int n)
 {
-	struct check_flow *flows[2] = {f, g};
-	int idle = 0;
+	int idle = 0, left = 1;
 
-	while (f->done < f->total || (g && g->done < g->total)) {
+	while (left) {
 		int moved = 0;
 
-		for (int i = 0; i < (g ? 2 : 1); i++) {
+		left = 0;
+		for (int i = 0; i < n; i++) {
 			for (int k = 0; k < BURST && check_flow_post(flows[i]); k++)
 				moved++;
 			moved += check_flow_test(flows[i]);
+			left += flows[i]->done < flows[i]->total;
 		}
 		if (moved) {
 			idle = 0;
 			continue;
 		}
-		if (!check_left_ns(f->s))
-			give_up(f, g);
+		if (!check_left_ns(flows[0]->s))
+			give_up(flows, n);
 		if (++idle < IDLE_SPINS)
 			sched_yield();
 		else
 			usleep(IDLE_US);
 	}
+}
+
+void check_flow_run(struct check_flow *f)
+{
+	check_flows_run(&f, 1);
 }
 
 void check_flow_once(struct check_side *s, const struct check_plan *p)
@@ -557,7 +645,7 @@ void check_flow_once(struct check_side *s, const struct check_plan *p)
 	struct check_flow *f = check_flow_open(s, p, comm, sending);
 
 	check_phase(s, sending ? "sending" : "receiving");
-	check_flow_run(f, NULL);
+	check_flow_run(f);
 	check_phase(s, "waiting for the other process to finish");
 	check_meet(s);
 	check_phase(s, "closing");

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { SLOW_CALLS_MAX = 3 };
+enum { SLOW_CALLS_MAX = 3, WAIT_MS = 10, WAIT_CALLS = 6 };
 
 static void say(struct check_side *s, enum check_verdict v, const char *fmt, va_list ap)
 {
@@ -51,6 +51,16 @@ void check_skip(struct check_side *s, const char *fmt, ...)
 
 	va_start(ap, fmt);
 	say(s, CHECK_SKIP, fmt, ap);
+	va_end(ap);
+	abort(); /* not reached */
+}
+
+void check_refused(struct check_side *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(s, CHECK_REFUSED, fmt, ap);
 	va_end(ap);
 	abort(); /* not reached */
 }
@@ -97,24 +107,40 @@ uint64_t check_enter(struct check_side *s, enum check_thread thread, const char 
 	return now;
 }
 
-/* One slow call may be the scheduler's; the same call slow three times is the plugin's. */
-void check_leave(struct check_side *s, enum check_thread thread, uint64_t since)
+/*
+ * One slow call may be the scheduler's. The same call slow three times is the plugin's, and so are calls of the progress
+ * thread, which serves many connections, when most of them take as long as a system call that sleeps.
+ */
+static void judge_slow(struct check_side *s, enum check_thread thread, const char *call, uint64_t took)
 {
 	static struct {
 		const char *call;
-		int times;
-	} slow[CHECK_THREADS];
+		int times, calls, waits;
+	} seen[CHECK_THREADS];
+
+	if (seen[thread].call != call) {
+		memset(&seen[thread], 0, sizeof(seen[thread]));
+		seen[thread].call = call;
+	}
+	seen[thread].calls++;
+	seen[thread].times += took >= s->slow_ns;
+	seen[thread].waits += took >= WAIT_MS * (uint64_t)CHECK_MS;
+	if (seen[thread].times >= SLOW_CALLS_MAX)
+		check_fail(s, "%s took %.0f ms (bound %.0f ms, %d times), phase: %s", call, (double)took / CHECK_MS,
+			   (double)s->slow_ns / CHECK_MS, seen[thread].times, s->me->phase);
+	if (thread == CHECK_PROGRESS && seen[thread].calls >= WAIT_CALLS && seen[thread].waits * 2 > seen[thread].calls)
+		check_fail(s, "%s waits: %d of %d calls in a row took %d ms and more, phase: %s", call,
+			   seen[thread].waits, seen[thread].calls, WAIT_MS, s->me->phase);
+}
+
+void check_leave(struct check_side *s, enum check_thread thread, uint64_t since)
+{
 	const char *call = s->me->call[thread];
 	uint64_t took = gantry_now_ns() - since;
 
 	store_release(&s->me->call[thread], NULL);
-	if (!s->slow_ns || took < s->slow_ns)
-		return;
-	slow[thread].times = slow[thread].call == call ? slow[thread].times + 1 : 1;
-	slow[thread].call = call;
-	if (slow[thread].times >= SLOW_CALLS_MAX)
-		check_fail(s, "%s took %.0f ms (bound %.0f ms, %d times), phase: %s", call, (double)took / CHECK_MS,
-			   (double)s->slow_ns / CHECK_MS, slow[thread].times, s->me->phase);
+	if (s->slow_ns)
+		judge_slow(s, thread, call, took);
 }
 
 void check_ok(struct check_side *s, gantry_result r, const char *call)
@@ -220,6 +246,34 @@ static void *progress_main(void *arg)
 	return NULL;
 }
 
+/*
+ * NCCL's profiler, as plugins see it: an event is started with a handle that came with isend or irecv, and stopped once.
+ * The callback has no argument for its user.
+ */
+static struct check_side *the_side;
+enum { EVENT_START, EVENT_STOP, EVENT_UPDATE, EVENT_UPDATE_STOP };
+
+static ncclResult_t profile(void **event, int type, void *phandle, int64_t plugin_id, void *ext_data)
+{
+	static char live;
+
+	(void)plugin_id, (void)ext_data;
+	if (type < EVENT_START || type > EVENT_UPDATE_STOP)
+		check_fail(the_side, "the profiler callback got event type %d", type);
+	if (type == EVENT_START && phandle != &the_side->nccl)
+		check_fail(the_side, "the profiler callback got a handle that did not come with isend or irecv");
+	if (type != EVENT_START && *event != &live)
+		check_fail(the_side, "the profiler callback got an event that was not started or is stopped");
+	if (type == EVENT_START) {
+		*event = &live;
+		fetch_add_relaxed(&the_side->events, 1);
+	} else if (type != EVENT_UPDATE) {
+		*event = NULL;
+		fetch_add_relaxed(&the_side->events, -1);
+	}
+	return ncclSuccess;
+}
+
 static void open_plugin(struct check_side *s, const char *plugin)
 {
 	check_phase(s, "opening the library");
@@ -229,6 +283,9 @@ static void open_plugin(struct check_side *s, const char *plugin)
 		return;
 	if (gantry_loader_net(s->loader, s->version, &s->net) != GANTRY_OK)
 		check_fail(s, "cannot use the table: %s", gantry_last_error());
+	the_side = s;
+	s->nccl = (struct gantry_net_nccl){.profiler = profile, .phandle = &s->nccl};
+	gantry_loader_as_nccl(s->net, &s->nccl);
 	if (s->rule->flags & CHECK_NO_INIT)
 		return;
 	check_phase(s, "initialising");

@@ -3,19 +3,9 @@
  * A small net plugin that is right, for the tests of `gantry check`: one
  * loopback TCP socket per comm, progress from the calling thread only.
  *
- * broken_none.c is this and nothing else; every other broken_*.c defines one of
- * the switches below and so breaks one promise of the interface:
- *
- *   SIMPLE_IGNORE_TAGS     a message goes to the next buffer of the group, whatever its tag
- *   SIMPLE_ACCEPT_BLOCKS   accept waits for the peer
- *   SIMPLE_POSTED_SIZES    test reports the size of the receive instead of the message's
- *   SIMPLE_LEAK_FD         each comm leaves an fd behind
- *   SIMPLE_IGNORE_DEATH    a lost connection looks like one on which nothing happens
- *   SIMPLE_OVERTAKE        small messages go out at once and overtake a large one that waits for test
- *   SIMPLE_OVERRUN         a message is written in full, however small the receive
- *   SIMPLE_CRASH_ON_EMPTY  isend of no bytes crashes
- *   SIMPLE_DAMAGE          of a message that is longer, this byte is changed on arrival
- *   SIMPLE_FEW_REQUESTS    4 requests per comm instead of 32 (times maxRecvs for sends)
+ * variants.c breaks one promise of the interface at a time, or keeps all of them in an unusual way: BROKEN(name) below
+ * is true where the variable of that name in the environment asks for it. tests/system/check_broken.sh has the list.
+ * broken_none.c has none of it, broken_bytes.c changes a byte of every message (SIMPLE_DAMAGE).
  *
  * Not broken, but another device: fixtures/device.c defines
  *
@@ -28,7 +18,8 @@
  *
  * Wire: an 8-byte cookie from the listener's handle, then per message a header
  * of two 64-bit words (size, tag) and the bytes. Messages queue in posting order
- * on both sides; one that arrives before its receive stays in the socket.
+ * on both sides; one that arrives before its receive stays in the socket, or is kept aside if the oldest receive has no
+ * buffer left for its tag: another tag's message may be behind it.
  */
 #ifndef GANTRY_TESTS_SIMPLE_NET_H
 #define GANTRY_TESTS_SIMPLE_NET_H
@@ -39,6 +30,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -49,11 +41,11 @@
 #include "abi/net_v8.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#ifdef SIMPLE_FEW_REQUESTS
-enum { MAX_RECVS = 4, RECVS = 4, SENDS = 4 };
-#else
-enum { MAX_RECVS = 4, RECVS = NCCL_NET_MAX_REQUESTS, SENDS = RECVS * MAX_RECVS };
+#ifndef BROKEN
+#define BROKEN(name) 0
 #endif
+enum { MAX_RECVS = 4, RECVS = NCCL_NET_MAX_REQUESTS, SENDS = RECVS * MAX_RECVS, FEW = 4, MANY = 16 };
+static const size_t LONG = 65536;
 
 struct header {
 	uint64_t size, tag;
@@ -69,7 +61,7 @@ struct handle {
 struct comm;
 struct request {
 	struct comm *comm;
-	int used, done, n;
+	int used, done, n, tests;
 	int got, matched[MAX_RECVS]; /* of a grouped receive */
 	uint8_t *data[MAX_RECVS];
 	size_t posted[MAX_RECVS], real[MAX_RECVS];
@@ -80,6 +72,13 @@ struct request {
 	uint8_t *user;	    /* the buffer; NULL: it has no list */
 };
 
+/* A message whose receive is not there yet. */
+struct aside {
+	struct aside *next;
+	struct header head;
+	uint8_t bytes[];
+};
+
 /* Belongs to the thread that posts and tests. Requests are used round robin, so the ring is also the queue. */
 struct comm {
 	int fd, sending, count;
@@ -87,7 +86,11 @@ struct comm {
 	uint64_t posted, finished; /* finished: the oldest that is not complete */
 	struct header head;	   /* of the message being received */
 	size_t head_got, body_got;
-	int buffer; /* it goes into this buffer of the oldest receive; -1: not known yet */
+	int buffer;	     /* it goes into this buffer of the oldest receive; -1: not known yet */
+	struct aside *aside; /* those kept, in the order of arrival; owned */
+	struct aside *into;  /* the one being received; owned */
+	int mrs, number;
+	uint64_t tested; /* requests that were reported done */
 	struct unpack *unpack;
 	struct request ring[SENDS > RECVS ? SENDS : RECVS];
 };
@@ -109,9 +112,14 @@ struct listener {
 #define SIMPLE_DEVICES 1
 #endif
 
+static int comms_open, comms_made, contexts_open, simple_finalized; /* of the process; only variants look at them */
+
 static ncclResult_t simple_devices(int *ndev)
 {
-	*ndev = SIMPLE_DEVICES;
+	if (BROKEN(no_devices))
+		*ndev = 0;
+	else if (!BROKEN(devices_unset))
+		*ndev = BROKEN(second_device) || BROKEN(two_devices) ? 2 : SIMPLE_DEVICES;
 	return ncclSuccess;
 }
 
@@ -122,10 +130,11 @@ static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
 	socklen_t len = sizeof(h->addr);
 	struct timespec t;
 
-	(void)dev;
-	if (!l)
+	if (!l || (dev && BROKEN(second_device)))
 		return ncclSystemError;
-	memset(h, 0, sizeof(*h));
+	memset(h, 0, BROKEN(handle_zeroed) ? 192 : sizeof(*h));
+	if (BROKEN(handle_over))
+		((char *)handle)[NCCL_NET_HANDLE_MAXSIZE] = 1;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	h->addr.sin_family = AF_INET;
 	h->addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -156,6 +165,10 @@ static ncclResult_t comm_make(int fd, int sending, void **ret_comm)
 	c->fd = fd;
 	c->sending = sending;
 	c->count = sending ? SENDS : RECVS;
+	c->number = comms_made++;
+	if (BROKEN(few_requests) || (sending && BROKEN(few_sends)))
+		c->count = FEW;
+	__atomic_fetch_add(&comms_open, 1, __ATOMIC_RELAXED);
 	c->buffer = -1;
 	*ret_comm = c;
 	return ncclSuccess;
@@ -168,9 +181,14 @@ static ncclResult_t simple_connect(int dev, void *handle, void **ret_comm, ncclN
 	int error = 0;
 	socklen_t len = sizeof(error);
 
-	(void)dev;
 	(void)dev_handle;
 	*ret_comm = NULL;
+	if (BROKEN(handle_connect))
+		((char *)handle)[NCCL_NET_HANDLE_MAXSIZE + 40] = 1;
+	if (BROKEN(never_connects))
+		return ncclSuccess;
+	if ((dev && BROKEN(second_device)) || (BROKEN(few_comms) && comms_open >= FEW))
+		return ncclSystemError;
 	if (!h->started) {
 		h->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		if (h->fd < 0)
@@ -197,13 +215,12 @@ static ncclResult_t simple_accept(void *listen_comm, void **ret_comm, ncclNetDev
 
 	(void)dev_handle;
 	*ret_comm = NULL;
-#ifdef SIMPLE_ACCEPT_BLOCKS
-	struct pollfd p = {.fd = l->fd, .events = POLLIN};
-	if (l->pending < 0)
-		poll(&p, 1, -1);
-#endif
+	if (l->pending < 0 && BROKEN(accept_blocks))
+		poll(&(struct pollfd){.fd = l->fd, .events = POLLIN}, 1, -1);
 	if (l->pending < 0)
 		l->pending = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (l->pending < 0 && BROKEN(accept_impatient))
+		return ncclRemoteError;
 	if (l->pending < 0)
 		return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? ncclSuccess : ncclSystemError;
 	/* Eight bytes sent in one call on a fresh connection come in one piece. */
@@ -234,6 +251,10 @@ static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, vo
 #endif
 	if (!comm)
 		return ncclInvalidArgument;
+	if (BROKEN(reg_busy) && ((struct comm *)comm)->posted)
+		return ncclInvalidUsage;
+	if (++((struct comm *)comm)->mrs > MANY && BROKEN(few_mrs))
+		return ncclSystemError;
 #ifdef SIMPLE_REG
 	SIMPLE_REG(data, size, type);
 #else
@@ -247,6 +268,12 @@ static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, vo
 static ncclResult_t simple_dereg(void *comm, void *mhandle)
 {
 	(void)mhandle;
+	if (comm)
+		((struct comm *)comm)->mrs--;
+	if (comm && BROKEN(dereg_busy) && ((struct comm *)comm)->finished < ((struct comm *)comm)->posted)
+		return ncclInvalidUsage;
+	if (comm && BROKEN(dereg_all))
+		((struct comm *)comm)->error = ncclInternalError;
 #ifdef SIMPLE_DEREG
 	SIMPLE_DEREG(mhandle);
 #endif
@@ -276,13 +303,12 @@ static int lost(struct comm *c, ssize_t n)
 {
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
-#ifndef SIMPLE_IGNORE_DEATH
-	c->error = ncclRemoteError;
-#else
-	(void)c;
-#endif
+	if (!BROKEN(ignore_death) && !(BROKEN(ignore_idle_death) && !c->sending && c->finished == 1 && !c->head_got))
+		c->error = ncclRemoteError;
 	return 1;
 }
+
+static void *volatile leaked;
 
 static void progress_send(struct comm *c)
 {
@@ -304,6 +330,8 @@ static void progress_send(struct comm *c)
 			r->moved += (size_t)n;
 		}
 		if (r->moved == sizeof(r->head) + r->posted[0]) {
+			if (BROKEN(leak_message))
+				leaked = malloc(64);
 			r->done = 1;
 			c->finished++;
 		}
@@ -314,16 +342,33 @@ static void progress_send(struct comm *c)
 static int match(struct request *r, uint64_t tag)
 {
 	for (int k = 0; k < r->n; k++) {
-#ifdef SIMPLE_IGNORE_TAGS
-		(void)tag;
-		if (!r->matched[k])
+		if (!r->matched[k] && ((uint64_t)r->tags[k] == tag || BROKEN(ignore_tags) ||
+				       (BROKEN(last_tag_any) && k == MAX_RECVS - 2)))
 			return k;
-#else
-		if (!r->matched[k] && (uint64_t)r->tags[k] == tag)
-			return k;
-#endif
 	}
 	return -1;
+}
+
+/* A message without a buffer: room for it, and its way into the list when it is there. */
+static void put_aside(struct comm *c)
+{
+	struct aside **at = &c->aside;
+
+	if (!c->into)
+		c->into = malloc(sizeof(*c->into) + c->head.size);
+	if (!c->into || BROKEN(tags_in_order)) {
+		c->error = ncclInternalError;
+		return;
+	}
+	c->into->head = c->head;
+	c->into->next = NULL;
+	if (c->body_got < c->head.size)
+		return;
+	while (*at)
+		at = &(*at)->next;
+	*at = c->into;
+	c->into = NULL;
+	c->head_got = c->body_got = 0;
 }
 
 /* Reads the header of the next message and finds its place; 0 when that has to wait. */
@@ -338,18 +383,20 @@ static int receive_head(struct comm *c, struct request *r)
 		}
 		c->head_got += (size_t)n;
 	}
+	if (c->head.size == 0 && BROKEN(drop_empty)) {
+		c->head_got = 0;
+		return 0;
+	}
 	c->buffer = match(r, c->head.tag);
-	if (c->buffer < 0) {
-		c->error = ncclInternalError;
-		return 0;
-	}
-#ifndef SIMPLE_OVERRUN
-	if (c->head.size > r->posted[c->buffer]) {
+	if (c->buffer < 0)
+		put_aside(c);
+	else if (c->head.size > r->posted[c->buffer] && BROKEN(truncate))
+		c->head.size = r->posted[c->buffer];
+	else if (c->head.size > r->posted[c->buffer] && !BROKEN(overrun))
 		c->error = ncclInvalidUsage;
-		return 0;
-	}
-#endif
-	return 1;
+	else if (c->head.size < r->posted[c->buffer] && BROKEN(exact_sizes))
+		c->error = ncclInvalidUsage;
+	return !c->error;
 }
 
 static void message_done(struct comm *c, struct request *r)
@@ -359,11 +406,18 @@ static void message_done(struct comm *c, struct request *r)
 		r->data[c->buffer][SIMPLE_DAMAGE] ^= 1;
 #endif
 	r->matched[c->buffer] = 1;
-#ifdef SIMPLE_POSTED_SIZES
-	r->real[c->buffer] = r->posted[c->buffer];
-#else
-	r->real[c->buffer] = c->head.size;
-#endif
+	r->real[c->buffer] = BROKEN(posted_sizes) ? r->posted[c->buffer] : BROKEN(no_sizes) ? 0 : c->head.size;
+	if (BROKEN(clear_rest))
+		memset(r->data[c->buffer] + c->head.size, 0, r->posted[c->buffer] - c->head.size);
+	if (BROKEN(flip_bit) && c->head.size > 50 && c->finished == 77)
+		r->data[c->buffer][50] ^= 1;
+	if (c->head.size && ((c->head.size > LONG && c->head.size % 4 && BROKEN(odd_end)) ||
+			     (c->head.size > LONG << 8 && BROKEN(long_end))))
+		r->data[c->buffer][c->head.size - 1] ^= 1;
+	if (BROKEN(last_comm) && c->number < comms_made - 3)
+		c->error = ncclInternalError;
+	if (BROKEN(counter_wraps) && c->finished == 1 << 16)
+		c->error = ncclInternalError;
 	c->buffer = -1;
 	c->head_got = c->body_got = 0;
 	if (++r->got == r->n) {
@@ -375,28 +429,61 @@ static void message_done(struct comm *c, struct request *r)
 	}
 }
 
+/* The first one kept aside that the oldest receive has a buffer for. */
+static void take_aside(struct comm *c, struct request *r)
+{
+	for (struct aside **at = &c->aside, *a; (a = *at);) {
+		int k = match(r, a->head.tag);
+
+		if (k < 0) {
+			at = &a->next;
+			continue;
+		}
+		*at = a->next;
+		if (a->head.size > r->posted[k])
+			c->error = ncclInvalidUsage;
+		else
+			memcpy(r->data[k], a->bytes, a->head.size);
+		r->matched[k] = 1;
+		r->real[k] = a->head.size;
+		r->done = ++r->got == r->n;
+		free(a);
+	}
+	c->finished += (uint64_t)r->done;
+}
+
 static void progress_recv(struct comm *c)
 {
 	while (!c->error && c->finished < c->posted) {
 		struct request *r = ring_at(c, c->finished);
-		ssize_t n;
+		int fresh = c->buffer < 0 && !c->into;
+		uint8_t *to;
 
-		if (c->buffer < 0 && !receive_head(c, r))
+		if (fresh && c->head_got == 0)
+			take_aside(c, r);
+		if (r->done)
+			continue;
+		if (fresh && !receive_head(c, r))
 			return;
+		if (fresh && c->head_got == 0)
+			continue; /* an empty one went aside */
+		to = c->into ? c->into->bytes : r->data[c->buffer];
 		if (c->body_got < c->head.size) {
-			n = recv(c->fd, r->data[c->buffer] + c->body_got, c->head.size - c->body_got, 0);
+			ssize_t n = recv(c->fd, to + c->body_got, c->head.size - c->body_got, 0);
+
 			if (n <= 0) {
 				lost(c, n);
 				return;
 			}
 			c->body_got += (size_t)n;
 		}
-		if (c->body_got == c->head.size)
+		if (c->body_got == c->head.size && c->into)
+			put_aside(c);
+		else if (c->body_got == c->head.size)
 			message_done(c, r);
 	}
 }
 
-#ifdef SIMPLE_OVERTAKE
 /* The newest message trades places with a large one before it that has not begun to move. */
 static void overtake(struct comm *c, struct request *r)
 {
@@ -411,14 +498,16 @@ static void overtake(struct comm *c, struct request *r)
 	before->posted[0] = mine.posted[0];
 	before->head = mine.head;
 }
-#endif
 
 static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag, void **request)
 {
 	struct comm *c = send_comm;
 	struct request *r;
 
-	*request = NULL;
+	if (BROKEN(isend_waits))
+		usleep(20000);
+	if (BROKEN(request_unwritten) && c->number++ == 10)
+		return ncclSuccess;
 	if (c->error)
 		return c->error;
 #ifdef SIMPLE_MOST_BYTES
@@ -426,24 +515,25 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 		return ncclInvalidArgument;
 #endif
 	r = ring_take(c);
+	if (!r && BROKEN(requests_strict))
+		return ncclInternalError;
+	*request = NULL;
 	if (!r)
 		return ncclSuccess;
 	r->n = 1;
 	r->data[0] = data;
 	r->posted[0] = r->real[0] = size;
 	r->head = (struct header){.size = size, .tag = (uint64_t)tag};
-#ifdef SIMPLE_CRASH_ON_EMPTY
-	if (size == 0)
+	if (size == 0 && BROKEN(crash_empty))
 		*(volatile int *)NULL = 1;
-#endif
-#ifdef SIMPLE_OVERTAKE
-	if (size <= 65536) {
+	if (BROKEN(overtake) && size <= LONG)
 		overtake(c, r);
+	if (!BROKEN(overtake) || size <= LONG)
 		progress_send(c);
+	if (BROKEN(null_but_sent) && c->posted % 50 == 20) {
+		r->used = 0;
+		return c->error;
 	}
-#else
-	progress_send(c);
-#endif
 	*request = r;
 	return c->error;
 }
@@ -454,6 +544,8 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 	struct request *r;
 	int optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
 
+	if (BROKEN(optional_by_null) && optional)
+		return ncclInvalidUsage;
 	*request = NULL;
 	if (c->error)
 		return c->error;
@@ -466,13 +558,13 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 #endif
 	r = ring_take(c);
 	if (!r)
-		return ncclSuccess;
+		return BROKEN(requests_strict) ? ncclInternalError : ncclSuccess;
 	r->n = n;
 	for (int k = 0; k < n; k++) {
 #ifdef SIMPLE_TARGET
 		r->data[k] = SIMPLE_TARGET(data[k]);
 #else
-		r->data[k] = data[k];
+		r->data[k] = optional && BROKEN(optional_elsewhere) ? (uint8_t *)malloc(sizes[k]) : data[k];
 #endif
 		r->posted[k] = sizes[k];
 		r->tags[k] = tags[k];
@@ -506,7 +598,14 @@ static ncclResult_t simple_test(void *request, int *done, int *sizes)
 	struct request *r = request;
 	struct comm *c = r->comm;
 
-	*done = 0;
+	if (BROKEN(test_waits))
+		usleep(20000);
+	if (BROKEN(impatient) && ++r->tests > 200 && !r->done)
+		return ncclRemoteError;
+	if (!BROKEN(done_unset))
+		*done = 0;
+	if (BROKEN(death_oldest) && c->error && r != ring_at(c, c->tested))
+		return ncclSuccess;
 	if (!r->done) {
 		if (c->sending)
 			progress_send(c);
@@ -516,24 +615,47 @@ static ncclResult_t simple_test(void *request, int *done, int *sizes)
 	if (!r->done)
 		return c->error;
 	*done = 1;
-	for (int k = 0; k < r->n && sizes; k++)
+	for (int k = 0; k < r->n && (sizes || BROKEN(sizes_always)) && !(c->sending && BROKEN(send_sizes_unset)); k++)
 		sizes[k] = (int)r->real[k];
 	r->used = 0;
+	c->tested++;
 	return ncclSuccess;
+}
+
+static void *leaked_thread(void *arg)
+{
+	pause();
+	return arg;
 }
 
 static ncclResult_t simple_close(void *comm)
 {
 	struct comm *c = comm;
+	struct linger hard = {.l_onoff = 1};
+	pthread_t thread;
+	int left = BROKEN(leak_fd) ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
 
-#ifdef SIMPLE_LEAK_FD
-	int left = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	(void)left;
-#endif
+	__atomic_fetch_sub(&comms_open, 1, __ATOMIC_RELAXED);
+	if (BROKEN(leak_thread))
+		pthread_create(&thread, NULL, leaked_thread, NULL);
+	if (BROKEN(leak_memory))
+		leaked = memset(malloc(1 << 20), 1, 1 << 20);
+	if (BROKEN(close_drops))
+		setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+	if (BROKEN(close_waits))
+		poll(&(struct pollfd){.fd = c->fd, .events = POLLRDHUP}, 1, 3000);
+	if (BROKEN(close_refuses) && c->finished < c->posted)
+		return ncclInvalidUsage;
+	if (BROKEN(close_forgets) && c->sending) /* what the kernel has not sent yet */
+		setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard)), shutdown(c->fd, SHUT_RD);
 	close(c->fd);
 #ifdef SIMPLE_UNPACK
 	unpack_close(c);
 #endif
+	for (struct aside *a; (a = c->aside); free(a))
+		c->aside = a->next;
+	free(c->into);
 	free(c);
 	return ncclSuccess;
 }
@@ -565,17 +687,33 @@ enum { SIMPLE_MBITS = 10000, SIMPLE_COMMS = 1024 };
 
 static ncclResult_t init_v8(ncclDebugLogger_t log)
 {
+	static int times;
+
 	(void)log;
-	return ncclSuccess;
+	if (BROKEN(init_crashes))
+		*(volatile int *)NULL = 1;
+	return BROKEN(refuses) || (BROKEN(init_once) && times++) ? ncclSystemError : ncclSuccess;
 }
 
 static ncclResult_t properties_v8(int dev, ncclNetProperties_v8_t *props)
 {
-	if (dev != 0)
+	ncclNetProperties_v8_t before = *props;
+	int n = 1;
+
+	simple_devices(&n);
+	if (dev < 0 || dev >= n)
 		return ncclInvalidArgument;
 	*props = (ncclNetProperties_v8_t){
 		SIMPLE_PROPERTIES_OF_ALL,
 	};
+	if (BROKEN(maxcomms_unset))
+		props->maxComms = before.maxComms;
+	if (BROKEN(speed_unknown))
+		props->speed = -1;
+	if (BROKEN(many_recvs))
+		props->maxRecvs = 9;
+	if (BROKEN(promises_dmabuf))
+		props->ptrSupport |= NCCL_PTR_DMABUF;
 	return ncclSuccess;
 }
 
@@ -595,33 +733,57 @@ static ncclResult_t irecv_v8(void *comm, int n, void **data, int *sizes, int *ta
 	return post_recv(comm, n, data, wide, tags, request);
 }
 
-extern const ncclNet_v8_t ncclNetPlugin_v8;
-EXPORT const ncclNet_v8_t ncclNetPlugin_v8 = {
+extern ncclNet_v8_t ncclNetPlugin_v8;
+EXPORT ncclNet_v8_t ncclNetPlugin_v8 = {
 	SIMPLE_ENTRIES_OF_ALL,	 .init = init_v8,	    .getProperties = properties_v8,
 	.listen = simple_listen, .connect = simple_connect, .isend = isend_v8,
 	.irecv = irecv_v8,
 };
 
+static ncclProfilerCallback_t simple_profiler;
+
 static ncclResult_t init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t profiler)
 {
-	(void)comm_id, (void)config, (void)log, (void)profiler;
+	(void)comm_id, (void)config, (void)log;
 #ifdef SIMPLE_INIT
 	SIMPLE_INIT;
 #endif
+	if ((BROKEN(one_context) && contexts_open) || (BROKEN(init_second) && simple_finalized))
+		return ncclInvalidUsage;
+	contexts_open++;
+	simple_profiler = profiler;
 	*ctx = malloc(1);
 	return *ctx ? ncclSuccess : ncclSystemError;
+}
+
+static ncclResult_t simple_record(void *phandle)
+{
+	void *event = NULL;
+
+	if (BROKEN(events) || BROKEN(events_left) || BROKEN(events_no_handle))
+		simple_profiler(&event, 0, BROKEN(events_no_handle) ? NULL : phandle, 0, NULL);
+	if (BROKEN(events) || BROKEN(events_unstarted))
+		simple_profiler(&event, 1, phandle, 0, NULL);
+	return ncclSuccess;
 }
 
 static ncclResult_t finalize_v11(void *ctx)
 {
 	free(ctx);
-	return ncclSuccess;
+	contexts_open--;
+	simple_finalized = 1;
+	if (BROKEN(finalize_blocks) && comms_open)
+		usleep(20000000);
+	return BROKEN(finalize_busy) && comms_open ? ncclInvalidUsage : ncclSuccess;
 }
 
 static ncclResult_t properties_v11(int dev, ncclNetProperties_v11_t *props)
 {
-	if (dev < 0 || dev >= SIMPLE_DEVICES)
+	int n = 0;
+
+	simple_devices(&n);
+	if (dev < 0 || dev >= n)
 		return ncclInvalidArgument;
 	*props = (ncclNetProperties_v11_t){
 		SIMPLE_PROPERTIES_OF_ALL,
@@ -651,19 +813,23 @@ static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **comm, n
 static ncclResult_t isend_v11(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle,
 			      void **request)
 {
-	(void)mhandle, (void)phandle;
+	(void)mhandle;
+	if (phandle || BROKEN(events_no_handle))
+		simple_record(phandle);
 	return post_send(comm, data, size, tag, request);
 }
 
 static ncclResult_t irecv_v11(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
 			      void **phandles, void **request)
 {
-	(void)mhandles, (void)phandles;
+	(void)mhandles;
+	if (BROKEN(phandles_always))
+		simple_record(phandles[0]);
 	return post_recv(comm, n, data, sizes, tags, request);
 }
 
-extern const ncclNet_v11_t ncclNetPlugin_v11;
-EXPORT const ncclNet_v11_t ncclNetPlugin_v11 = {
+extern ncclNet_v11_t ncclNetPlugin_v11;
+EXPORT ncclNet_v11_t ncclNetPlugin_v11 = {
 	SIMPLE_ENTRIES_OF_ALL,
 	.init = init_v11,
 	.getProperties = properties_v11,

@@ -14,8 +14,12 @@ export GANTRY_UNPACK=emulated NCCL_PAT_ENABLE=0 GANTRY_IFNAME=${GANTRY_IFNAME:-l
 
 rules=$("$gantry" check --list | wc -l)
 for v in $versions; do
-	# All but grouped receives, which this device type does not have. Only a rule that hangs takes a minute.
-	check_rules "$out" $((rules - 1)) "$BUILD_DIR/lib/libnccl-net-gantry.so" --version "$v" --timeout 60 ||
+	# All but grouped receives (two rules), registrations of users and the bootstrap, which this device type does not
+	# have, vdevice, and what comes with later versions. Only a rule that hangs takes a minute.
+	skipped=5
+	[ "$v" -ge 11 ] || skipped=6
+	[ "$v" -ge 10 ] || skipped=7
+	check_rules "$out" $((rules - skipped)) "$BUILD_DIR/lib/libnccl-net-gantry.so" --version "$v" --timeout 60 ||
 		failed=1
 	grep -v '"verdict": "pass"' "$out"
 	echo "v$v: $passed of $rules rules pass"

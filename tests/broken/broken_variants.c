@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One promise broken, or kept in an unusual way, by the name in the variable BROKEN. */
+#include <stdlib.h>
+#include <string.h>
+
+static int broken(const char *what)
+{
+	const char *asked = getenv("BROKEN");
+
+	return asked && strcmp(asked, what) == 0;
+}
+#define BROKEN(name) broken(#name)
+#include "simple_net.h"
+
+static ncclNet_v8_t whole_v8;
+static ncclNet_v11_t whole_v11;
+
+static ncclResult_t late_init_v8(ncclDebugLogger_t log)
+{
+	ncclNetPlugin_v8 = whole_v8;
+	return init_v8(log);
+}
+
+static ncclResult_t late_init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t log,
+				  ncclProfilerCallback_t profiler)
+{
+	ncclNetPlugin_v11 = whole_v11;
+	return init_v11(ctx, comm_id, config, log, profiler);
+}
+
+/* Tables that lack something, or have it only after init. */
+__attribute__((constructor)) static void change_tables(void)
+{
+	whole_v8 = ncclNetPlugin_v8;
+	whole_v11 = ncclNetPlugin_v11;
+	if (BROKEN(no_test))
+		ncclNetPlugin_v8.test = NULL;
+	if (BROKEN(no_closesend))
+		ncclNetPlugin_v8.closeSend = NULL;
+	if (BROKEN(late_table)) {
+		ncclNetPlugin_v8 = (ncclNet_v8_t){.name = simple_name, .init = late_init_v8};
+		ncclNetPlugin_v11 = (ncclNet_v11_t){.name = simple_name, .init = late_init_v11};
+	}
+}

@@ -28,7 +28,18 @@ struct trace_event {
 	int end, cut;	 /* PROXY_OP, KERNEL_OP */
 	int64_t more;	 /* what gantry_trace_upper names; -1: it has none */
 	/* Of a collective; "": it has none. */
-	char coll[16], type[12], redop[8], algo[12];
+	char coll[16], type[12], redop[8], algo[16];
+	int lane; /* of a chunk; -1: it has none */
+	/* What NCCL told: base/ranks.h. */
+	int nccl, channel, send, root, state;
+	int64_t step;
+};
+
+/* A communicator of NCCL's that the process has. */
+struct trace_rank {
+	int nccl; /* in events */
+	int rank, nranks;
+	char comm[20];
 };
 
 /* A channel of a communicator, in which collectives run. */
@@ -56,6 +67,8 @@ struct trace_file {
 	size_t ntracks;
 	struct trace_link *links; /* owned */
 	size_t nlinks;
+	struct trace_rank *ranks; /* owned */
+	size_t nranks_of;
 	struct trace_event *events; /* owned */
 	size_t nevents;
 };
@@ -76,5 +89,7 @@ void trace_free(struct trace_set *set);
 void trace_write_chrome(const struct trace_set *set, FILE *out);
 /* A line per connection: transfers, bytes, steps by protocol and mode. */
 void trace_write_summary(const struct trace_set *set, int json, FILE *out);
+/* trace_nccl.c: the same for NCCL's connections, with waiting times by cause. */
+void trace_nccl_summary(const struct trace_file *f, int json, FILE *out);
 
 #endif

@@ -25,7 +25,7 @@
 #include "base/clock.h"
 
 enum { AHEAD = 4 };    /* slots fetched before their turn */
-enum { SLOTS = 8192 }; /* a power of two; 512 KiB of zero pages until used */
+enum { SLOTS = GANTRY_EVENTS_TRACED }; /* zero pages until used: 512 KiB of them without GANTRY_TRACE, 4 MiB with it */
 #define BUSY UINT64_MAX
 
 struct slot {
@@ -36,9 +36,12 @@ struct slot {
 	uint64_t c;
 };
 _Static_assert(sizeof(struct slot) == 64, "a slot is one cache line, so that two writers do not share one");
-_Static_assert((SLOTS & (SLOTS - 1)) == 0, "positions wrap by a mask");
+_Static_assert((SLOTS & (SLOTS - 1)) == 0 && (GANTRY_EVENTS_KEPT & (GANTRY_EVENTS_KEPT - 1)) == 0,
+	       "positions wrap by a mask");
 
 static struct slot ring[SLOTS];
+/* Relaxed: whoever sees an old one writes to, or looks for, a slot whose sequence word tells. */
+static uint64_t ring_mask = GANTRY_EVENTS_KEPT - 1;
 /* Positions handed out so far. Written by all writers; on a line of its own. */
 static _Alignas(64) uint64_t next_position;
 
@@ -54,7 +57,7 @@ static const struct {
 /* NULL: the record is dropped. */
 static struct slot *claim(uint64_t position)
 {
-	struct slot *s = &ring[position & (SLOTS - 1)];
+	struct slot *s = &ring[position & load_relaxed(&ring_mask)];
 	uint64_t old = exchange_acquire(&s->seq, BUSY);
 
 	if (old == BUSY)
@@ -72,7 +75,7 @@ void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a
 	struct slot *s = claim(position);
 
 	/* The ring is larger than what stays in a core's cache; a writer waits long for a line that is far away. */
-	__builtin_prefetch(&ring[(position + AHEAD) & (SLOTS - 1)], 1);
+	__builtin_prefetch(&ring[(position + AHEAD) & load_relaxed(&ring_mask)], 1);
 	if (!s)
 		return;
 	store_release(&s->ticks, ticks);
@@ -85,7 +88,7 @@ void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a
 /* 1 if the record at `position` was there, whole, from the first to the last look. */
 static int read_slot(uint64_t position, struct gantry_event *ret_event)
 {
-	struct slot *s = &ring[position & (SLOTS - 1)];
+	struct slot *s = &ring[position & load_relaxed(&ring_mask)];
 	struct gantry_event e;
 	uint64_t kind_and_a;
 
@@ -103,10 +106,15 @@ static int read_slot(uint64_t position, struct gantry_event *ret_event)
 	return 1;
 }
 
+void gantry_event_keep_more(void)
+{
+	store_relaxed(&ring_mask, GANTRY_EVENTS_TRACED - 1);
+}
+
 size_t gantry_event_snapshot(struct gantry_event *out, size_t n)
 {
 	uint64_t end = load_acquire(&next_position);
-	uint64_t want = n < SLOTS ? n : SLOTS;
+	uint64_t room = load_relaxed(&ring_mask) + 1, want = n < room ? n : room;
 	uint64_t position = end > want ? end - want : 0;
 	size_t copied = 0;
 

@@ -24,8 +24,8 @@
 	X(SEND_DONE,      "send done",      "link",    "msg",    "bytes")         \
 	X(RECV_POST,      "recv posted",    "link",    "msg",    "bytes")         \
 	X(RECV_DONE,      "recv done",      "link",    "msg",    "bytes")         \
-	X(CHUNK_TX,       "chunk sent",     "lane",    "msg",    "bytes")         \
-	X(CHUNK_RX,       "chunk received", "lane",    "msg",    "bytes")         \
+	X(CHUNK_TX,       "chunk sent",     "link",    "msg",    "bytes")         \
+	X(CHUNK_RX,       "chunk received", "link",    "msg",    "bytes")         \
 	X(STATE_TX,       "state sent",     "link",    "posted", "done")          \
 	X(STATE_RX,       "state received", "link",    "posted", "done")          \
 	X(STRANGER,       "stranger",       "count",   "",       "")              \
@@ -36,7 +36,11 @@
 	X(PROXY_DONE,     "proxy done",     "conn",    "step",   "bytes")         \
 	X(XFER,           "transfer",       "conn",    "op",     "bytes")         \
 	X(KERNEL_OP,      "kernel op",      "conn",    "op",     "bytes")         \
-	X(COLL,           "collective",     "track",   "number", "bytes")
+	X(COLL,           "collective",     "track",   "number", "bytes")         \
+	X(NCCL_CALL,      "nccl call",      "nccl",    "number", "bytes")         \
+	X(NCCL_OP,        "nccl op",        "op",      "number", "peer")          \
+	X(NCCL_STEP,      "nccl step",      "op",      "step",   "bytes")         \
+	X(NCCL_REQUEST,   "nccl request",   "link",    "msg",    "op")
 /* clang-format on */
 
 enum gantry_event_kind {
@@ -47,8 +51,8 @@ enum gantry_event_kind {
 };
 
 /*
- * b of a link's four message events is msg | tag << 32: which message of its tag. Small messages have them only if
- * GANTRY_TRACE is set.
+ * b of a link's message events is msg | tag << 32: which message of its tag. Small messages have them only if
+ * GANTRY_TRACE is set. A chunk is what one lane carries of a message: c = bytes | lane << 56.
  *
  * The proxy's events pack more into c than bytes: c = bytes | proto << 56 | mode << 60 (enum gantry_proto,
  * gantry_mode). A PROXY_OP without END is the beginning of an operation; CUT says that it ended by an error, an abort
@@ -66,8 +70,12 @@ enum gantry_event_kind {
  *
  * COLL is a block's share of a collective, as KERNEL_OP; track: a channel of a communicator. b = number | what << 32:
  * which collective it is, in the writer's words (gantry_trace_who.put_what).
+ *
+ * NCCL_*: what NCCL's profiler interface tells the plugin; ranks.h has their fields.
  */
 #define GANTRY_EV_MSG(tag, index) ((uint64_t)(tag) << 32 | (uint32_t)(index))
+#define GANTRY_EV_ON_LANE(bytes, lane) ((uint64_t)(bytes) | (uint64_t)(lane) << 56)
+#define GANTRY_EV_LANE(c) ((uint32_t)((c) >> 56))
 #define GANTRY_EV_BYTES(c) ((c) & ((1ull << 56) - 1))
 #define GANTRY_EV_PROTO(c) ((uint32_t)((c) >> 56) & 15)
 #define GANTRY_EV_MODE(c) ((uint32_t)((c) >> 60) & 3)
@@ -86,6 +94,9 @@ struct gantry_event {
 /* What happened at some other time than now: kernels keep theirs until the CPU comes by. Such events are not in order. */
 void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c);
 #define gantry_event_put(kind, a, b, c) gantry_event_put_at(gantry_ticks(), kind, a, b, c)
+/* The ring keeps GANTRY_EVENTS_TRACED instead of GANTRY_EVENTS_KEPT from now on. */
+enum { GANTRY_EVENTS_KEPT = 8192, GANTRY_EVENTS_TRACED = 65536 };
+void gantry_event_keep_more(void);
 /* Copies at most n of the newest events, oldest first; returns how many. */
 size_t gantry_event_snapshot(struct gantry_event *out, size_t n);
 const char *gantry_event_name(enum gantry_event_kind kind);

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/ranks.h"
 
 uint64_t gantry_stall_after(void)
 {
@@ -62,6 +63,21 @@ static void put_report(void *ctx, FILE *f)
 	gantry_json_end(&j);
 	for (size_t i = 0; i < r->n; i++)
 		put_wait(f, &r->waits[i]);
+}
+
+static void put_ranks(void *ctx, FILE *f)
+{
+	(void)ctx;
+	gantry_rank_put_lines(f, 0);
+}
+
+void gantry_stall_write_ranks(void)
+{
+	char host[64] = "", path[PATH_MAX];
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(path, sizeof(path), "%s/rank-%s-%d.jsonl", gantry_params()->stall_dir, host, (int)getpid());
+	gantry_file_write(path, "the list of this process's ranks", put_ranks, NULL);
 }
 
 void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n)

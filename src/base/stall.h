@@ -28,4 +28,8 @@ uint64_t gantry_stall_interval(void);
  * lock that others wait for. */
 void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n);
 
+/* What ranks of NCCL this process has (base/ranks.h), to GANTRY_STALL_DIR/rank-<host>-<pid>.jsonl: one that is stopped
+ * later cannot say it any more. */
+void gantry_stall_write_ranks(void);
+
 #endif

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,9 +18,10 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
+#include "base/ranks.h"
 #include "base/text.h"
 
-enum { EVENTS = 8192 /* the ring has no more */, LINKS = 4096 };
+enum { EVENTS = GANTRY_EVENTS_TRACED, LINKS = 4096 };
 
 const char *const gantry_trace_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
 const char *const gantry_trace_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
@@ -50,6 +52,8 @@ void gantry_trace_begin(void)
 	trace_mu_lock(&trace.mu);
 	if (!trace.first.ns)
 		trace.first = now();
+	if (*gantry_params()->trace)
+		gantry_event_keep_more();
 	store_relaxed(&gantry_trace_state, *gantry_params()->trace != 0);
 	trace_mu_unlock(&trace.mu);
 }
@@ -141,6 +145,11 @@ static int is_packed(uint32_t kind)
 	       kind == GANTRY_EV_COLL;
 }
 
+static int is_chunk(uint32_t kind)
+{
+	return kind == GANTRY_EV_CHUNK_TX || kind == GANTRY_EV_CHUNK_RX;
+}
+
 const char *gantry_trace_upper(uint32_t kind)
 {
 	switch (kind) {
@@ -150,6 +159,8 @@ const char *gantry_trace_upper(uint32_t kind)
 	case GANTRY_EV_SEND_DONE:
 	case GANTRY_EV_RECV_POST:
 	case GANTRY_EV_RECV_DONE:
+	case GANTRY_EV_CHUNK_TX:
+	case GANTRY_EV_CHUNK_RX:
 		return "tag";
 	default:
 		return NULL;
@@ -176,18 +187,25 @@ static void put_event(const struct gantry_trace_who *who, FILE *f, const struct 
 	const char *upper = gantry_trace_upper(e->kind);
 	int coll = e->kind == GANTRY_EV_COLL;
 	uint64_t values[3] = {e->a, upper || coll ? (uint32_t)e->b : e->b,
-			      is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
+			      is_packed(e->kind) || is_chunk(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
 	struct gantry_json j;
 
 	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
 	gantry_json_str(&j, "kind", "event");
 	gantry_json_uint(&j, "ticks", e->ticks);
 	gantry_json_str(&j, "name", gantry_event_name(kind));
+	if (gantry_nccl_is_event(e->kind)) {
+		gantry_nccl_put_event(&j, e);
+		gantry_json_end(&j);
+		return;
+	}
 	for (int i = 0; i < 3; i++)
 		if (*gantry_event_field(kind, i))
 			gantry_json_uint(&j, gantry_event_field(kind, i), values[i]);
 	if (upper)
 		gantry_json_uint(&j, upper, e->b >> 32);
+	if (is_chunk(e->kind))
+		gantry_json_uint(&j, "lane", GANTRY_EV_LANE(e->c));
 	if (coll && who->put_what)
 		who->put_what(&j, (uint32_t)(e->b >> 32));
 	if (is_packed(e->kind))
@@ -221,6 +239,7 @@ static void put_whole(void *ctx, FILE *f)
 	put_head(w->who, w->n, f);
 	if (w->who->put_conns)
 		w->who->put_conns(w->who->ctx, f);
+	gantry_rank_put_lines(f, 1);
 	put_links(f);
 	for (size_t i = 0; i < w->n; i++)
 		put_event(w->who, f, &w->events[i]);
@@ -230,10 +249,15 @@ void gantry_trace_write(const struct gantry_trace_who *who)
 {
 	const char *pattern = gantry_params()->trace;
 	struct whole w = {.who = who};
-	char path[PATH_MAX];
+	char path[PATH_MAX], in_folder[PATH_MAX];
+	struct stat st;
 
 	if (!*pattern)
 		return;
+	if (stat(pattern, &st) == 0 && S_ISDIR(st.st_mode)) {
+		snprintf(in_folder, sizeof(in_folder), "%s/trace-%s%%r.jsonl", pattern, who->rank < 0 ? "" : "%c-");
+		pattern = in_folder;
+	}
 	if (who->nranks != 1 && !strstr(pattern, "%r") && !strstr(pattern, "%p"))
 		LOG_WARN(BASE, "GANTRY_TRACE=%s is one file for all ranks, and the last one's stays: put %%r into it",
 			 pattern);

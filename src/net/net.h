@@ -189,6 +189,15 @@ struct gantry_net *gantry_net_tcp(void);
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
 /* Who is at the other end of a comm of it: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
 const char *gantry_net_tcp_peer(const void *comm);
+/* The i-th message of a request that is not done, as events of the trace name it. *event: the caller's, until then; NULL
+ * at first. 0: there is no such message. */
+struct gantry_net_tcp_message {
+	uint32_t link, tag, index;
+	int send;
+	uint64_t bytes;
+	void **event;
+};
+int gantry_net_tcp_message(void *request, int i, struct gantry_net_tcp_message *ret_message);
 /* Bulk lanes that a new connection of one of its devices asks for. */
 int gantry_net_tcp_lanes(int dev, int carries_all);
 

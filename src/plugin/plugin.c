@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "net/net.h"
 #include "net/props.h"
+#include "plugin/profiler.h"
 #include "plugin/tune.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -204,9 +205,9 @@ static ncclResult_t plugin_init(void **ctx, uint64_t comm_id, ncclNetCommConfig_
 	};
 	gantry_result r;
 
-	(void)profiler; /* the event ring is Gantry's own record */
 	TRY(prepare(log));
 	TRY(CALL(init, comm_id, &c, ctx));
+	plugin_profile_begin(profiler);
 	note_unpack(*ctx);
 out:
 	return plugin_result(r);
@@ -348,11 +349,17 @@ PASS_LATER(iflush, (void *comm, int n, void **data, int *sizes, void **mrs, void
 
 static ncclResult_t plugin_test(void *request, int *done, int *sizes)
 {
+	struct plugin_profile_events events = {0};
 	int d = 0;
-	gantry_result r = CALL(test, request, &d, sizes);
+	gantry_result r;
 
+	if (request && load_relaxed(&plugin_profiled))
+		plugin_profile_take(request, &events);
+	r = CALL(test, request, &d, sizes);
 	if (r == GANTRY_OK || r == GANTRY_AGAIN)
 		*done = r == GANTRY_OK && d;
+	if (events.n && d)
+		plugin_profile_done(&events);
 	return plugin_result(r == GANTRY_AGAIN ? GANTRY_OK : r);
 }
 
@@ -441,17 +448,39 @@ ADAPT(make_vdevice_v9, (int *dev, ncclNetVDeviceProps_v9_t *props),
       plugin_make_vdevice(dev, props->ndevs, props->devs, NCCL_NET_MAX_DEVS_PER_NIC_V9))
 ADAPT(make_vdevice_v12, (int *dev, ncclNetVDeviceProps_v12_t *props),
       plugin_make_vdevice(dev, props->ndevs, props->devs, NCCL_NET_MAX_DEVS_PER_NIC_V12))
-/* v10 on: handles for events of the profiler, which the core does not use. */
-ADAPT(init_v10, (ncclDebugLogger_t log, ncclProfilerCallback_t profiler), (void)profiler, init_v9(log))
 ADAPT(connect_v10,
       (int dev, ncclNetCommConfig_v10_t *config, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle),
       connect_in(GANTRY_NET_UNPACK_PARAM, config ? config->trafficClass : GANTRY_NET_UNDEF, dev, handle, comm,
 		 dev_handle))
-ADAPT(isend_v10, (void *comm, void *data, size_t size, int tag, void *mr, void *phandle, void **request), (void)phandle,
-      plugin_isend(comm, data, size, tag, mr, request))
-ADAPT(irecv_v10,
-      (void *comm, int n, void **data, size_t *sizes, int *tags, void **mrs, void **phandles, void **request),
-      (void)phandles, plugin_irecv(comm, n, data, sizes, tags, mrs, request))
+
+/* v10 on: NCCL's profiler, with handles of the steps that messages belong to. */
+static ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t profiler)
+{
+	ncclResult_t r = init_v9(log);
+
+	if (r == ncclSuccess)
+		plugin_profile_begin(profiler);
+	return r;
+}
+
+static ncclResult_t isend_v10(void *comm, void *data, size_t size, int tag, void *mr, void *phandle, void **request)
+{
+	ncclResult_t r = plugin_isend(comm, data, size, tag, mr, request);
+
+	if (load_relaxed(&plugin_profiled) && r == ncclSuccess && *request)
+		plugin_profile_posted(*request, 1, &phandle);
+	return r;
+}
+
+static ncclResult_t irecv_v10(void *comm, int n, void **data, size_t *sizes, int *tags, void **mrs, void **phandles,
+			      void **request)
+{
+	ncclResult_t r = plugin_irecv(comm, n, data, sizes, tags, mrs, request);
+
+	if (load_relaxed(&plugin_profiled) && r == ncclSuccess && *request)
+		plugin_profile_posted(*request, n, phandles);
+	return r;
+}
 
 /* clang-format off */
 #define SINCE_V6                                         \

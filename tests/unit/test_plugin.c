@@ -6,7 +6,9 @@
  */
 #define gantry_net_tcp test_net_tcp
 #define gantry_net_tcp_unpack test_net_tcp_unpack
+#define gantry_net_tcp_message test_net_tcp_message
 #include "plugin/plugin.c"
+#include "plugin/profiler.c"
 #include "plugin/tune.c"
 
 #include <dlfcn.h>
@@ -55,6 +57,11 @@ int test_net_tcp_unpack(const void *ctx, char *text, size_t len)
 	CHECK(ctx);
 	snprintf(text, len, core.unpack ? "a NIC of the test" : "off: the test says so");
 	return core.unpack;
+}
+int test_net_tcp_message(void *request, int i, struct gantry_net_tcp_message *ret_message)
+{
+	(void)request, (void)i, (void)ret_message;
+	return 0;
 }
 static gantry_result c_finalize(struct gantry_net *net, void *ctx)
 {
@@ -553,6 +560,30 @@ TEST(check_log)
 	LOG_TRACE(DATA, "detail");
 	CHECK_EQ(logged.level, 5);
 	CHECK_EQ(logged.flags, 0x10);
+}
+
+/* Nobody wants events: NCCL is told to make none, and has no context to end. */
+TEST(check_profiler_off)
+{
+	void *context = PTR(1), *event = PTR(1);
+	ncclProfilerEventDescr_v5_t e = {.type = ncclProfileColl};
+	int mask = 99;
+
+	CHECK_EQ(ncclProfiler_v5.init(&context, 7, &mask, NULL, 1, 2, 0, NULL), ncclSuccess);
+	CHECK_EQ(mask, 0);
+	CHECK(!context);
+	mask = 99;
+	CHECK_EQ(ncclProfiler_v4.init(&context, &mask, NULL, 7, 1, 2, 0, NULL), ncclSuccess);
+	CHECK_EQ(mask, 0);
+	mask = 99;
+	CHECK_EQ(ncclProfiler_v1.init(&context, &mask), ncclSuccess);
+	CHECK_EQ(mask, 0);
+	/* What comes all the same does no harm. */
+	CHECK_EQ(ncclProfiler_v5.startEvent(NULL, &event, &e), ncclSuccess);
+	CHECK(!event);
+	CHECK_EQ(ncclProfiler_v5.stopEvent(NULL), ncclSuccess);
+	CHECK_EQ(ncclProfiler_v5.recordEventState(NULL, ncclProfilerProxyStepSendWait, NULL), ncclSuccess);
+	CHECK_EQ(ncclProfiler_v5.finalize(NULL), ncclSuccess);
 }
 
 /* The built plugin as NCCL finds it: seven tables, nothing missing in them. */

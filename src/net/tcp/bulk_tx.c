@@ -493,7 +493,8 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUI
 		tcp_descriptor_put(l, ret_piece);
 		tx->header_left = 0;
 	}
-	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
+	gantry_event_put(GANTRY_EV_CHUNK_TX, l->session.id, GANTRY_EV_MSG(s->tag, s->index),
+			 GANTRY_EV_ON_LANE(chunk, lane->index));
 	return 1;
 }
 

@@ -231,6 +231,7 @@ static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		tx->eager_out += bytes;
 		gantry_list_remove(&s->head.node);
 		c->batch[c->batch_n++] = s;
+		tcp_trace_eager(l, GANTRY_EV_CHUNK_TX, s->tag, s->index, s->size);
 		add_iov(c, s->header, WIRE_EAGER_SIZE);
 		if (s->size)
 			add_iov(c, s->data, s->size);
@@ -314,7 +315,6 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 			return false;
 		}
 		lane->tx.bytes += (uint64_t)n;
-		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)c->batch_n, (uint64_t)n);
 		store_relaxed(&l->last.told, gantry_ticks());
 		advance_batch(c, (size_t)n);
 	}

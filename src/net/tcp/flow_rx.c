@@ -194,7 +194,8 @@ static int end_chunk(struct tcp_lane *lane) REQUIRES(link_mu)
 	f->head = (f->head + 1) % f->room;
 	f->n--;
 	lane->link->rx.described--;
-	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, c->piece.index, c->piece.length);
+	gantry_event_put(GANTRY_EV_CHUNK_RX, lane->link->session.id, GANTRY_EV_MSG(c->piece.tag, c->piece.index),
+			 GANTRY_EV_ON_LANE(c->piece.length, lane->index));
 	return c->buffer ? tcp_match_end(lane->link, &c->piece, c->recv, c->buffer) : 0;
 }
 

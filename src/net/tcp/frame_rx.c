@@ -432,6 +432,8 @@ static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, li
 	rx->buffer = tcp_match_buffer(l, f->tag, f->index, &rx->recv);
 	if (!rx->buffer && !force && !l->rx.closed && f->eager)
 		return 1;
+	if (f->eager)
+		tcp_trace_eager(l, GANTRY_EV_CHUNK_RX, f->tag, f->index, f->length);
 	if (f->eager && rx->buffer && !l->rx.closed && rx->tail - rx->head >= (uint64_t)WIRE_EAGER_SIZE + f->length)
 		return take_eager(lane);
 	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->buffer);
@@ -460,7 +462,9 @@ static int end_frame(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	if (check_crc(lane))
 		return -1;
 	if (f->kind == WIRE_DATA)
-		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->piece.index, f->piece.length);
+		gantry_event_put(GANTRY_EV_CHUNK_RX, lane->link->session.id,
+				 GANTRY_EV_MSG(f->piece.tag, f->piece.index),
+				 GANTRY_EV_ON_LANE(f->piece.length, lane->index));
 	rc = rx->target->end(lane);
 	rx->recv = NULL;
 	rx->buffer = NULL;

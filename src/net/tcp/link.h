@@ -42,9 +42,11 @@
 #include <sys/uio.h>
 
 #include "base/atomic.h"
+#include "base/event.h"
 #include "base/list.h"
 #include "base/mutex.h"
 #include "base/pool.h"
+#include "base/trace.h"
 #include "inet/loop.h"
 #include "inet/nic.h"
 #include "inet/sock.h"
@@ -130,6 +132,7 @@ struct tcp_send {
 	struct gantry_piece *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
 	uint64_t staged;	    /* ticks: since when they are copied there */
 	uint64_t blocked;	    /* ticks: since when it waits, 0: not yet */
+	void *event;		    /* the user's: gantry_net_tcp_message */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
 };
@@ -153,6 +156,7 @@ struct tcp_buffer {
 	uint64_t cover;	     /* of the pieces that have arrived: frame_rx.c */
 	uint32_t tag, index;
 	bool started, complete;
+	void *event; /* the user's: gantry_net_tcp_message */
 };
 
 struct tcp_recv {
@@ -636,6 +640,14 @@ static inline void tcp_lane_given(struct tcp_lane *lane, ssize_t n) REQUIRES(lan
 static inline bool tcp_lane_busy(const struct tcp_lane *lane)
 {
 	return load_relaxed(&lane->tx.calls) != load_relaxed(&lane->tx.completed);
+}
+
+/* A small message goes, or has come, on the control lane. */
+static inline void tcp_trace_eager(const struct tcp_link *l, enum gantry_event_kind kind, uint32_t tag, uint32_t index,
+				   uint64_t bytes)
+{
+	if (gantry_trace_on())
+		gantry_event_put(kind, l->session.id, GANTRY_EV_MSG(tag, index), GANTRY_EV_ON_LANE(bytes, 0));
 }
 
 static inline void tcp_request_done(struct tcp_request *req)

@@ -78,6 +78,7 @@ static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQU
 		c->since = gantry_ticks();
 	c->bytes += bytes;
 	l->tx.eager_out += bytes;
+	tcp_trace_eager(l, GANTRY_EV_CHUNK_TX, s->tag, s->index, s->size);
 	if (c->newest)
 		tcp_request_done(&c->newest->head);
 	c->newest = s;
@@ -123,6 +124,7 @@ struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size
 	s->next = s->sent = 0;
 	s->needs_ack = s->rts_sent = false;
 	s->blocked = 0;
+	s->event = NULL;
 	s->block = NULL;
 	s->push = NULL;
 	s->txmem = NULL;

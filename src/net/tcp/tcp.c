@@ -730,6 +730,25 @@ const char *gantry_net_tcp_peer(const void *comm)
 	return ((const struct tcp_comm *)comm)->link->session.peer;
 }
 
+int gantry_net_tcp_message(void *request, int i, struct gantry_net_tcp_message *ret_message)
+{
+	struct tcp_request *req = request;
+	struct tcp_send *s = gantry_container(req, struct tcp_send, head);
+	struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
+	struct tcp_buffer *b;
+
+	if (req->kind == TCP_SEND && i == 0) {
+		*ret_message =
+			(struct gantry_net_tcp_message){req->link->session.id, s->tag, s->index, 1, s->size, &s->event};
+		return 1;
+	}
+	if (req->kind != TCP_RECV || i >= recv->n)
+		return 0;
+	b = &recv->buffers[i];
+	*ret_message = (struct gantry_net_tcp_message){req->link->session.id, b->tag, b->index, 0, b->size, &b->event};
+	return 1;
+}
+
 struct gantry_net *gantry_net_tcp(void)
 {
 	static struct gantry_net net = {.ops = &ops, .name = "gantry"};

@@ -5,6 +5,7 @@
  * that all of it is one copy, as it would be in one library.
  */
 #include "plugin/plugin.c"
+#include "plugin/profiler.c"
 #include "plugin/tune.c"
 
 #include "comm_world.h"

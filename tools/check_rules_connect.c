@@ -149,7 +149,8 @@ static void virtual_device(struct check_side *s, int dev, const struct gantry_ne
 			check_fail(s, "device %d: vProps names device %d of %d", dev, p->vdev.devs[i], devices);
 }
 
-/* What NCCL reads of a struct that it does not initialise. */
+/* What NCCL reads of a struct that it does not initialise; maxCollBytes it reads of collNet's alone,
+ * and forceFlush that says anything costs a flush. */
 static void properties_written(struct check_side *s, int dev, const struct gantry_net_properties *p)
 {
 #define WRITTEN(field)                                                                                                 \
@@ -160,10 +161,10 @@ static void properties_written(struct check_side *s, int dev, const struct gantr
 		const char *name;
 		const void *at;
 		size_t size;
-	} fields[] = {WRITTEN(name),	       WRITTEN(pci_path),      WRITTEN(guid),		WRITTEN(ptr_support),
-		      WRITTEN(speed),	       WRITTEN(port),	       WRITTEN(latency),	WRITTEN(max_comms),
-		      WRITTEN(max_recvs),      WRITTEN(reg_is_global), WRITTEN(force_flush),	WRITTEN(device_type),
-		      WRITTEN(device_version), WRITTEN(max_p2p_bytes), WRITTEN(max_coll_bytes), WRITTEN(vdev.ndevs)};
+	} fields[] = {WRITTEN(name),	      WRITTEN(pci_path),      WRITTEN(guid),	    WRITTEN(ptr_support),
+		      WRITTEN(speed),	      WRITTEN(port),	      WRITTEN(latency),	    WRITTEN(max_comms),
+		      WRITTEN(max_recvs),     WRITTEN(reg_is_global), WRITTEN(device_type), WRITTEN(device_version),
+		      WRITTEN(max_p2p_bytes), WRITTEN(vdev.ndevs)};
 #undef WRITTEN
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)

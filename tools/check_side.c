@@ -261,7 +261,9 @@ static ncclResult_t profile(void **event, int type, void *phandle, int64_t plugi
 	if (type < EVENT_START || type > EVENT_UPDATE_STOP)
 		check_fail(the_side, "the profiler callback got event type %d", type);
 	if (type == EVENT_START && phandle != &the_side->nccl)
-		check_fail(the_side, "the profiler callback got a handle that did not come with isend or irecv");
+		check_fail(the_side, "the profiler callback got %s",
+			   phandle ? "a handle that did not come with isend or irecv"
+				   : "NULL as handle, which NCCL's would dereference with a profiler");
 	if (type != EVENT_START && *event != &live)
 		check_fail(the_side, "the profiler callback got an event that was not started or is stopped");
 	if (type == EVENT_START) {

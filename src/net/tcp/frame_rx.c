@@ -427,6 +427,7 @@ static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, li
 	int rc;
 
 	rx->left = f->length;
+	rx->large = f->length > LINK_COPY_TWICE;
 	rx->dst = NULL;
 	rx->bounced = 0;
 	rx->buffer = tcp_match_buffer(l, f->tag, f->index, &rx->recv);

@@ -195,7 +195,8 @@ const struct tcp_target_ops tcp_target_nowhere = {
 	.end = end_nowhere,
 };
 
-enum { COPY_TWICE_MAX = 8 << 10 }; /* behind a payload up to this size, reading far ahead pays */
+/* A large message is likely to be followed by another: no more than its header and a few small frames are read ahead. */
+enum { AHEAD_OF_LARGE = 4 << 10 };
 
 /* ---- headers and payload in line ---- */
 
@@ -215,12 +216,14 @@ static uint32_t list_span(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRE
 
 	span->n = 0;
 	span->bytes = 0;
+	if (rx->state == TCP_RX_HEADER && rx->large && ahead > AHEAD_OF_LARGE)
+		ahead = AHEAD_OF_LARGE;
 	if (rx->state == TCP_RX_PAYLOAD && rx->left) {
 		ASSERT(rx->head == rx->tail);
 		rx->target->list(rx, span);
 		if (span->bytes < rx->left)
 			ahead = 0;
-		else if (rx->frame.piece.length > COPY_TWICE_MAX)
+		else if (rx->frame.piece.length > LINK_COPY_TWICE)
 			ahead = wire_header_size(rx->frame.kind); /* most likely one of the same kind follows */
 	}
 	if (ahead)

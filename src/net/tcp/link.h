@@ -61,6 +61,7 @@ enum {
 	LINK_BATCH = 32,	      /* eager messages in one system call */
 	LINK_CONTROL_FRAMES = 16,     /* control frames in one system call */
 	LINK_READAHEAD = 64 << 10,    /* control lane: many small messages in one system call */
+	LINK_COPY_TWICE = 8 << 10,    /* behind a payload up to this size, reading far ahead pays */
 	LINK_COALESCE = 64 << 10,     /* small messages of a stream are collected up to here */
 	LINK_COALESCE_MESSAGE = 4096, /* the largest that is worth copying for that */
 	LINK_TAGS = 4096,	      /* distinct tags of one direction */
@@ -315,6 +316,7 @@ struct tcp_lane_rx {
 	uint32_t room, head GUARDED_BY(lane_rx_mu), tail GUARDED_BY(lane_rx_mu);
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a descriptor that is
 	 * on its way. */
+	bool large GUARDED_BY(lane_rx_mu); /* the last message was too large to be worth a second copy */
 	bool stalled GUARDED_BY(lane_rx_mu);
 	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under link_mu */
 	int eof;	    /* release */

@@ -214,6 +214,38 @@ TEST(unpinnable_splice)
 
 TEST_CALL(unpinnable_zerocopy, cannot_be_pinned(0, 2))
 
+/* A sender that finds the socket full copies some of a large message itself, unless its process receives large ones too. */
+TEST(shares_the_copying)
+{
+	enum { SIZE = 3 << 20 };
+	FREED uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
+
+	pattern_fill(out, SIZE, 5);
+	for (uint32_t others = 0; others < 2; others++) {
+		struct pair_config c = {.nlanes = 2, .inet = 1, .eager_max = 256, .buffer = 20000, .splice = 1};
+		struct tcp_link *l[2];
+		bool copied = false;
+		void *r, *s;
+
+		pair_links(&c, l);
+		CHECK_EQ(tcp_large_receives, 0);
+		tcp_large_receives = others;
+		memset(in, 0, SIZE);
+		r = irecv(l[1], in, SIZE, A);
+		s = isend(l[0], out, SIZE, A);
+		WAIT_WHILE (!is_done(s)) {
+			progress(l, 1);
+			copied |= l[0]->lanes[1].tx.to_copy != 0;
+		}
+		CHECK_EQ(copied, !others);
+		wait_for(l, s, NULL);
+		wait_for(l, r, NULL);
+		CHECK_PATTERN(in, SIZE, 5);
+		tcp_large_receives = 0;
+		pair_free(l);
+	}
+}
+
 /* No pipe is to be had: copy. */
 TEST(no_pipe)
 {

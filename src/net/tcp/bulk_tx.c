@@ -52,6 +52,9 @@
 #endif
 
 enum { SPLICE_TAIL = 16 << 10, DRAIN_AT = 8 };
+/* Where sender and receiver share the work: bytes that are spliced, then copied. Two fifths copied was best
+ * (docs/design/0030). */
+enum { SHARED_SPLICE = 384 << 10, SHARED_COPY = 256 << 10, SHARE_FOR = 16 << 20, SHARED_MESSAGE = 2 << 20 };
 
 /* What is left of the piece, or the beginning of it: how many parts, and bytes. */
 static int list_piece(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX], uint64_t *ret_bytes)
@@ -104,6 +107,16 @@ static int full_or_lost(void)
 	return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
 }
 
+/* The same while splicing: a full socket says that the receiver is behind. */
+static int spliced_full_or_lost(struct tcp_lane_tx *tx) REQUIRES(lane_tx_mu)
+{
+	int rc = full_or_lost();
+
+	if (rc == 0)
+		tx->share = SHARE_FOR;
+	return rc;
+}
+
 static const struct tcp_push_ops push_as_copied;
 
 /* This memory or this kernel does not splice: from now on the link copies. */
@@ -139,7 +152,8 @@ static int fill_pipe(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	struct tcp_lane_tx *tx = &lane->tx;
 	/* The request outlives the piece, so a header in it may be mapped like the payload. */
 	int whole = tx->header_left == WIRE_FRAME_SIZE && tx->length == tx->send->size, rc;
-	struct iovec iov[2] = {{tx->send->header, WIRE_FRAME_SIZE}, {(void *)(uintptr_t)tx->data, tx->left}};
+	uint64_t bytes = tx->share && tx->left > SHARED_SPLICE ? (uint64_t)SHARED_SPLICE : tx->left;
+	struct iovec iov[2] = {{tx->send->header, WIRE_FRAME_SIZE}, {(void *)(uintptr_t)tx->data, bytes}};
 	ssize_t n;
 
 	if (whole)
@@ -170,22 +184,52 @@ static int fill_pipe(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	return 1;
 }
 
+/*
+ * A spliced byte is copied once, by the receiver, and that limits a stream of large messages: the sender finds the socket
+ * full. Instead of waiting it may as well copy some of the bytes itself, to memory that the receiver then finds in the
+ * cache. Not where this process receives as well: there its time is not free. Nor with several lanes, which several
+ * threads may receive. The socket gets room for megabytes at once, so one that was full stands for many bytes.
+ */
+static void share_work(struct tcp_lane *lane, uint64_t spliced) REQUIRES(lane_tx_mu)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+
+	if (tx->share < spliced || tx->send->size < SHARED_MESSAGE || lane->link->nlanes > 2 ||
+	    load_relaxed(&tcp_large_receives)) {
+		tx->share = 0;
+	} else {
+		tx->share -= spliced;
+		tx->to_copy = SHARED_COPY;
+	}
+}
+
+/* How much of the piece is to be copied next. A pipe of the usual size just misses a header and 1 MiB: one call for such a
+ * tail, not two. */
+static uint64_t bytes_to_copy(const struct tcp_lane_tx *tx) REQUIRES(lane_tx_mu)
+{
+	if (tx->in_pipe || tx->header_left)
+		return 0;
+	return tx->left <= SPLICE_TAIL || tx->left < tx->to_copy ? tx->left : tx->to_copy;
+}
+
 static int push_spliced(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
 
 	ASSERT_HELD(&tx->lock);
 	while (tx->left || tx->in_pipe) {
+		uint64_t copy = bytes_to_copy(tx);
 		ssize_t n;
 		int rc;
 
-		if (!tx->in_pipe && !tx->header_left && tx->left <= SPLICE_TAIL) {
-			/* A pipe of the usual size just misses a header and 1 MiB: one call for the tail, not two. */
-			n = send(lane->fd, tx->data, tx->left, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (copy) {
+			n = send(lane->fd, tx->data, copy,
+				 MSG_DONTWAIT | MSG_NOSIGNAL | (copy < tx->left ? MSG_MORE : 0));
 			if (n < 0)
-				return full_or_lost();
+				return spliced_full_or_lost(tx);
 			tcp_lane_given(lane, n);
 			advance_piece(tx, (uint64_t)n);
+			tx->to_copy -= (uint64_t)n < tx->to_copy ? (uint64_t)n : tx->to_copy;
 			continue;
 		}
 		if (!tx->in_pipe && (rc = fill_pipe(lane)) <= 0)
@@ -193,9 +237,11 @@ static int push_spliced(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 		n = splice(tx->pipe[0], NULL, lane->fd, NULL, tx->in_pipe,
 			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (tx->left ? SPLICE_F_MORE : 0));
 		if (n < 0)
-			return full_or_lost();
+			return spliced_full_or_lost(tx);
 		tcp_lane_given(lane, n);
 		tx->in_pipe -= (uint64_t)n;
+		if (!tx->in_pipe)
+			share_work(lane, (uint64_t)n);
 	}
 	return 1;
 }

@@ -25,6 +25,8 @@
 #include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
 
+uint32_t tcp_large_receives;
+
 /* UNCHECKED: nobody else knows the link yet. */
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 {
@@ -433,6 +435,7 @@ void tcp_link_close_rx(struct tcp_link *l) UNCHECKED
 	tcp_unpack_detach(l);
 	gantry_list_init(&l->rx.posted);
 	store_relaxed(&l->rx.small_posted, 0);
+	fetch_sub_relaxed(&tcp_large_receives, l->rx.large_posted);
 	store_relaxed(&l->rx.large_posted, 0);
 	l->rx.closed = 1;
 	l->rx.ack_now = l->rx.done != l->rx.done_told; /* before the goodbye, not after it */

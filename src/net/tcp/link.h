@@ -242,6 +242,8 @@ struct tcp_lane_tx {
 	uint32_t header_left GUARDED_BY(lane_tx_mu);
 	int pipe[2] GUARDED_BY(lane_tx_mu); /* opened on first use; -1 */
 	uint64_t in_pipe GUARDED_BY(lane_tx_mu);
+	/* Splicing: the receiver is behind, so of this many spliced bytes on the sender copies some; how many next. */
+	uint64_t share GUARDED_BY(lane_tx_mu), to_copy GUARDED_BY(lane_tx_mu);
 	/* Calls by reference whose completions come by the socket's error queue; written under the lock, read relaxed.
 	 */
 	uint32_t calls, completed;
@@ -314,9 +316,9 @@ struct tcp_lane_rx {
 	uint32_t crc GUARDED_BY(lane_rx_mu); /* of the payload that has come, if the link has checksums */
 	uint8_t *buf GUARDED_BY(lane_rx_mu); /* owned read-ahead */
 	uint32_t room, head GUARDED_BY(lane_rx_mu), tail GUARDED_BY(lane_rx_mu);
+	bool large GUARDED_BY(lane_rx_mu); /* the last message was too large to be worth a second copy */
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a descriptor that is
 	 * on its way. */
-	bool large GUARDED_BY(lane_rx_mu); /* the last message was too large to be worth a second copy */
 	bool stalled GUARDED_BY(lane_rx_mu);
 	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under link_mu */
 	int eof;	    /* release */
@@ -625,12 +627,17 @@ static inline bool tcp_send_acked(const struct tcp_link *l, uint64_t seq) REQUIR
 	       (seq - l->tx.peer_done - 1 < 32 && (l->tx.peer_done_bits >> (seq - l->tx.peer_done - 1) & 1));
 }
 
+/* link.c: large receives outstanding in this process; atomic, a hint. */
+extern uint32_t tcp_large_receives;
+
 /* The lock makes an atomic sum needless; readers without it take the count as a hint. */
 static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *recv, int change) REQUIRES(link_mu)
 {
 	uint32_t *count = recv->large ? &l->rx.large_posted : &l->rx.small_posted;
 
 	store_relaxed(count, *count + (uint32_t)change);
+	if (recv->large)
+		fetch_add_relaxed(&tcp_large_receives, (uint32_t)change);
 }
 
 static inline void tcp_lane_given(struct tcp_lane *lane, ssize_t n) REQUIRES(lane_tx_mu)

@@ -658,3 +658,47 @@ void tests_begin(void)
 	logs_drop();
 	tests_apart(0);
 }
+
+/* One message from l[0] to l[1], and back. Were they bulk messages? */
+static int exchange(struct tcp_link *l[2], uint8_t *out, uint8_t *in, size_t size)
+{
+	uint64_t before = l[0]->tx.next_seq + l[1]->tx.next_seq;
+
+	for (int i = 0; i < 2; i++) {
+		void *r = irecv(l[!i], in, size, A), *s = isend(l[i], out, size, A);
+
+		wait_for(l, s, NULL);
+		wait_for(l, r, NULL);
+		CHECK_PATTERN(in, size, 3);
+	}
+	return (int)(l[0]->tx.next_seq + l[1]->tx.next_seq - before);
+}
+
+/* Large messages that go alone, several in a row, become eager; in a stream they are bulk messages. */
+TEST(alone)
+{
+	enum { SIZE = 50000, LARGER = 70000 };
+	static uint8_t out[LARGER], in[2][LARGER];
+	struct pair_config c = {.nlanes = 2, .inet = 1, .eager_max = 16384};
+	struct tcp_link *l[2];
+	void *r[2], *s[2];
+
+	pair_links(&c, l);
+	l[0]->session.lone_max = l[1]->session.lone_max = 65536;
+	pattern_fill(out, LARGER, 3);
+	for (int i = 1; i < 20; i++)
+		CHECK_EQ(exchange(l, out, in[0], SIZE), i < LINK_LONE_RUN ? 2 : 0);
+	CHECK_EQ(exchange(l, out, in[0], LARGER), 2);
+	for (int i = 0; i < 2; i++) {
+		r[i] = irecv(l[1], in[i], SIZE, A);
+		s[i] = isend(l[0], out, SIZE, A);
+	}
+	CHECK(!((struct tcp_send *)s[1])->eager);
+	for (int i = 0; i < 2; i++) {
+		wait_for(l, s[i], NULL);
+		wait_for(l, r[i], NULL);
+		CHECK_PATTERN(in[i], SIZE, 3);
+	}
+	CHECK_EQ(exchange(l, out, in[0], SIZE), 1); /* the stream was one way */
+	pair_free(l);
+}

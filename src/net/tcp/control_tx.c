@@ -84,6 +84,7 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_rx *rx = &l->rx;
 	int before = l->control.nframes;
+	uint64_t consumed = gantry_list_empty(&l->tx.eager) ? LINK_TELL : LINK_WINDOW / 16;
 
 	for (int i = 0; i < rx->tags.count; i++) {
 		if (!tcp_state_due(l, &rx->tags.items[i]))
@@ -94,7 +95,7 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	}
 	/* The frame goes out anyway: the receives of the tag in use ride along. */
 	if (l->control.nframes == before &&
-	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= LINK_WINDOW / 4))
+	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= consumed))
 		add_state(l, rx->tags.count ? &rx->tags.items[rx->tags.last] : NULL);
 }
 

@@ -97,7 +97,7 @@ static int note_arrival(struct tcp_link *l, const struct wire_piece *f) REQUIRES
 	}
 	if ((int32_t)(f->index + 1 - t->arrived) > 0)
 		t->arrived = f->index + 1;
-	t->bulk = !f->eager;
+	tcp_tag_expect(t, f->eager, f->length > l->session.eager_max);
 	return 0;
 }
 

@@ -196,7 +196,7 @@ const struct tcp_target_ops tcp_target_nowhere = {
 };
 
 /* A large message is likely to be followed by another: no more than its header and a few small frames are read ahead. */
-enum { AHEAD_OF_LARGE = 4 << 10 };
+enum { AHEAD_OF_LARGE = 256 };
 
 /* ---- headers and payload in line ---- */
 
@@ -370,7 +370,7 @@ static void after_pass(struct tcp_lane *lane) REQUIRES(lane_rx_mu) EXCLUDES(cont
 
 	link_mu_lock(&l->mu);
 	l->rx.ack_now |= is_ack_due(lane);
-	if (l->rx.ack_now || l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4)
+	if (l->rx.ack_now || l->rx.consumed - l->rx.consumed_told >= LINK_TELL)
 		store_relaxed(&l->tx.pending, 1);
 	if (!tcp_link_failed(l))
 		tcp_link_check_peer_closed(l);

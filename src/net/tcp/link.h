@@ -57,12 +57,14 @@
 enum {
 	LINK_SENDS = GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS,
 	LINK_RECVS = 2 * GANTRY_NET_MAX_REQUESTS,
-	LINK_WINDOW = 1 << 20,	      /* eager bytes buffered for receives that are not posted yet */
-	LINK_BATCH = 32,	      /* eager messages in one system call */
-	LINK_CONTROL_FRAMES = 16,     /* control frames in one system call */
-	LINK_READAHEAD = 64 << 10,    /* control lane: many small messages in one system call */
-	LINK_COPY_TWICE = 8 << 10,    /* behind a payload up to this size, reading far ahead pays */
-	LINK_COALESCE = 64 << 10,     /* small messages of a stream are collected up to here */
+	LINK_WINDOW = 1 << 20, /* eager bytes buffered for receives that are not posted yet */
+	LINK_TELL =
+		LINK_WINDOW / 8 * 3, /* consumed bytes that the peer must hear of now; less rides along with messages */
+	LINK_BATCH = 32,	     /* eager messages in one system call */
+	LINK_CONTROL_FRAMES = 16,    /* control frames in one system call */
+	LINK_READAHEAD = 64 << 10,   /* control lane: many small messages in one system call */
+	LINK_COPY_TWICE = 8 << 10,   /* behind a payload up to this size, reading far ahead pays */
+	LINK_COALESCE = 64 << 10,    /* small messages of a stream are collected up to here */
 	LINK_COALESCE_MESSAGE = 4096, /* the largest that is worth copying for that */
 	LINK_TAGS = 4096,	      /* distinct tags of one direction */
 	LINK_DONE_BITS = 1024,	      /* bulk messages that may be complete out of order */
@@ -203,6 +205,8 @@ struct tcp_tag {
 	uint32_t arrived; /* receiving: messages that have begun to arrive */
 	uint32_t rts;	  /* receiving: messages the peer waits to send */
 	bool bulk;	  /* the last message was a bulk one; the next is expected to be one too */
+	uint32_t lone;	  /* eager messages in a row that are as large as bulk ones */
+	uint32_t alone;	  /* sending: messages of that size in a row that were posted while no other was in flight */
 	bool gated;	  /* sending: even small messages wait for their receive */
 };
 
@@ -370,6 +374,7 @@ struct tcp_session {
 	int same_host;
 	int crc; /* both sides have agreed that every frame has checksums */
 	uint32_t eager_max, peer_window;
+	uint32_t lone_max; /* a message that is the only one may be eager up to this size; 0: as any other */
 	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, descriptors go ahead on
 	 * lane 0. */
 	int device_tx, device_rx;    /* the peer, this side */
@@ -618,6 +623,17 @@ static inline struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag) RE
 	if (tags->count && tags->items[tags->last].tag == tag)
 		return &tags->items[tags->last];
 	return tcp_tag_find(tags, tag);
+}
+
+enum { LINK_LONE_RUN = 4 };
+
+/* What the sender of a message, and its receiver, take the next one of the tag for. A large one that went alone does not
+ * end a run of bulk messages, several do. */
+static inline void tcp_tag_expect(struct tcp_tag *t, bool eager, bool large)
+{
+	t->lone = eager && large ? t->lone + 1 : 0;
+	if (!eager || !large || t->lone >= LINK_LONE_RUN)
+		t->bulk = !eager;
 }
 
 /* Has the receiver said that this bulk message is done? */

@@ -140,6 +140,21 @@ void tcp_send_drop(struct tcp_link *l, struct tcp_send *s)
 	gantry_pool_put(&l->tx.sends, s);
 }
 
+/*
+ * A message that is the only one gains from being eager even if it is large: no request, no credit, no acknowledgement,
+ * one copy more, which nothing else waits for. In a stream that copy is dear, so several in a row must have been alone;
+ * and since an eager one is done when the kernel has it, the peer must have consumed all but the last. Workers copy beside
+ * the user's thread: where there are some, large messages are theirs.
+ */
+static bool goes_alone(const struct tcp_link *l, const struct tcp_send *s, struct tcp_tag *t) REQUIRES(link_mu)
+{
+	const struct tcp_tx *tx = &l->tx;
+
+	t->alone = tx->sends.nfree + 1 == tx->sends.count ? t->alone + 1 : 0;
+	return t->alone >= LINK_LONE_RUN && s->size <= l->session.lone_max && !s->push && !s->txmem && !s->block &&
+	       !tcp_workers_exist() && tx->eager_out - tx->peer_consumed <= s->size + WIRE_EAGER_SIZE;
+}
+
 /* Which message of its tag, and which bulk message, it is. */
 static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t) REQUIRES(link_mu)
 {
@@ -148,10 +163,12 @@ static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *
 	s->index = t->posted++;
 	if ((t->gated || s->vec.n) && s->size)
 		s->eager = false;
+	else if (!small)
+		s->eager = goes_alone(l, s, t);
 	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask, and a
 	 * small one, which the receiver does not expect to be one of them. */
 	s->rts_wanted = !t->bulk || small;
-	t->bulk = !s->eager;
+	tcp_tag_expect(t, s->eager, s->size > l->session.eager_max);
 	if (!s->eager || gantry_trace_on())
 		gantry_event_put(GANTRY_EV_SEND_POST, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 	if (s->eager)
@@ -290,7 +307,7 @@ static bool queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **data, c
 				 GANTRY_EV_MSG(recv->buffers[0].tag, recv->buffers[0].index), recv->buffers[0].size);
 	for (int i = 0; i < recv->n && !gantry_list_empty(&l->rx.unexpected); i++)
 		tcp_match_unexpected(l, recv, &recv->buffers[i]);
-	return due || l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4;
+	return due || l->rx.consumed - l->rx.consumed_told >= LINK_TELL;
 }
 
 gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,

@@ -19,7 +19,7 @@
 #include "net/tcp/network.h"
 #include "net/tcp/worker.h"
 
-enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
+enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000, LONE_TIMES = 4 };
 
 /*
  * File descriptors that are left, less what links that were made a moment ago may still take. Counting those in use
@@ -176,9 +176,13 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	l->session.rails = tcp_network.devs[l->session.dev].nrails;
 	l->session.peer_window = peer->window;
 	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
-	/* The receiver reports every quarter of the window: what is left of it must hold an eager message whole. */
+	/* The receiver reports at LINK_TELL at the latest: what is left of the window must hold an eager message whole. */
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
+	/* Of the window, which is reported before it is half used. Unpack queues have room for eager_max. */
+	l->session.lone_max = peer->unpack != WIRE_UNPACK_NO			     ? 0
+			      : LONE_TIMES * l->session.eager_max < peer->window / 4 ? LONE_TIMES * l->session.eager_max
+										     : peer->window / 4;
 	agree_on_devices(l, rx_memory, peer->unpack);
 	store_relaxed(&l->tx.splice, p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
 					     (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host));

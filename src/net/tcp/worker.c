@@ -257,6 +257,11 @@ void tcp_workers_notify(void)
 		LOG_DEBUG(NET, "wake: %s", strerror(errno));
 }
 
+bool tcp_workers_exist(void)
+{
+	return load_relaxed(&workers.n) != 0;
+}
+
 int tcp_workers_awake(void)
 {
 	return load_relaxed(&workers.n) > (int)load_relaxed(&workers.sleeping);

@@ -23,6 +23,7 @@ void tcp_workers_know(struct tcp_link *l);
 void tcp_workers_forget(struct tcp_link *l);
 /* A large message was posted. */
 void tcp_workers_notify(void);
+bool tcp_workers_exist(void);
 /* Some are at work or looking for it. */
 int tcp_workers_awake(void);
 

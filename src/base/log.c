@@ -97,7 +97,7 @@ static int ask_launcher(void)
 }
 
 /* The environment is asked once: another thread may change it later. */
-static int process_rank(void)
+int gantry_log_rank(void)
 {
 	int rank = load_relaxed(&rank_of_launcher);
 
@@ -143,7 +143,7 @@ static void format_time(char *buf, size_t size)
 static void format_prefix(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 			  char buf[PREFIX_SIZE])
 {
-	int rank = process_rank();
+	int rank = gantry_log_rank();
 	char when[96], host[65] = "", who[24] = "", where[128] = "";
 
 	format_time(when, sizeof(when));

@@ -60,6 +60,8 @@ void gantry_log_set_sink(gantry_log_sink sink);
 void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, const char *file);
 /* The rank of a communicator of this process; with two different ones lines carry none, unless a launcher gave one. */
 void gantry_log_set_rank(int rank);
+/* The rank that lines carry; negative: none. */
+int gantry_log_rank(void);
 /* "net" for GANTRY_SUBSYS_NET; "?" for what is not exactly one subsystem. */
 const char *gantry_log_subsys_name(enum gantry_log_subsys subsys);
 

@@ -296,15 +296,20 @@ void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GAN
 	gantry_json_close(j, '}');
 }
 
-void comm_json_waited(struct gantry_json *j, const uint64_t ns[GANTRY_COMM_WAITS])
+const char *comm_wait_cause_name(int cause)
 {
 	static const char *const names[GANTRY_COMM_WAITS] = {"data", "room",	"proxy", "kernel",
 							     "peer", "network", "flush", "space"};
 
+	return names[cause];
+}
+
+void comm_json_waited(struct gantry_json *j, const uint64_t ns[GANTRY_COMM_WAITS])
+{
 	gantry_json_open(j, "waited_us", '{');
 	for (int i = 0; i < GANTRY_COMM_WAITS; i++)
 		if (ns[i])
-			gantry_json_uint(j, names[i], ns[i] / 1000);
+			gantry_json_uint(j, comm_wait_cause_name(i), ns[i] / 1000);
 	gantry_json_close(j, '}');
 }
 

@@ -4,6 +4,7 @@
  *
  *   report.c       one end of a connection at a moment, whom it waits for; sums; all of it as JSON lines
  *   watch.c        the watchdog: notices stalls, reports on a signal
+ *   stats.c        counters of all communicators, for inet/stats.h
  *   trace.c        the communicator's part of a trace (base/trace.h), and events that kernels make
  *
  * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
@@ -16,6 +17,7 @@
 
 #include "base/json.h"
 #include "comm/comm.h"
+#include "inet/stats.h"
 
 enum comm_waits {
 	COMM_WAITS_NONE,
@@ -64,6 +66,7 @@ const char *comm_waits_name(enum comm_waits w);
 /* By enum comm_path. */
 void comm_paths(const struct gantry_comm *comm, uint64_t ret[COMM_PATHS]);
 const char *comm_path_name(int path);
+const char *comm_wait_cause_name(int cause); /* enum gantry_comm_wait */
 /* "waited_us":{"data":3,...}: what is not zero. */
 void comm_json_waited(struct gantry_json *j, const uint64_t ns[GANTRY_COMM_WAITS]);
 
@@ -106,5 +109,10 @@ void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uin
 void comm_times_collect(struct gantry_comm *comm, int all);
 /* If GANTRY_TRACE is set: the events of the process. While the connections still are. */
 void comm_trace_write(struct gantry_comm *comm);
+
+/* stats.c */
+extern struct inet_stats_source comm_stats;
+/* watch.c: the communicators of the process, none of which goes away meanwhile. NULL: the first; NULL: no more. */
+struct gantry_comm *comm_watch_next(const struct gantry_comm *comm) REQUIRES(loop_mu);
 
 #endif

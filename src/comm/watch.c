@@ -288,6 +288,19 @@ static int busy(void) REQUIRES(loop_mu)
 	return !gantry_list_empty(&watch.comms);
 }
 
+static void stop(void) REQUIRES(loop_mu)
+{
+	signal_stop();
+	inet_stats_remove(&comm_stats);
+}
+
+struct gantry_comm *comm_watch_next(const struct gantry_comm *comm)
+{
+	struct gantry_list *next = comm ? comm->node.next : watch.comms.next;
+
+	return next == &watch.comms ? NULL : gantry_container(next, struct gantry_comm, node);
+}
+
 static void in_child(void) REQUIRES(loop_mu)
 {
 	/* The loop has closed the eventfd if it watched it. Else a copy stays open, which misleads nobody. */
@@ -302,7 +315,7 @@ static struct inet_client client = {
 	.due = next_due,
 	.pass = pass,
 	.busy = busy,
-	.stop = signal_stop,
+	.stop = stop,
 	.in_child = in_child,
 };
 
@@ -322,6 +335,7 @@ void comm_watch_add(struct gantry_comm *comm)
 	else
 		signal_start();
 	gantry_list_append(&watch.comms, &comm->node);
+	inet_stats_add(&comm_stats);
 	look_soon(); /* a report may be wanted already */
 	inet_loop_unlock();
 }

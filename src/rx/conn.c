@@ -249,7 +249,7 @@ void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region)
 static void conclude_send(struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
 	if (op->taken && !op->ending) {
-		op->rx->counters.sent_bytes += op->total - op->bytes;
+		rx_count(&op->rx->counters.sent_bytes, op->total - op->bytes);
 		op->bytes = op->total;
 		rx_op_done(op, GANTRY_OK, "%s", "");
 	} else if (op->by_peer) {

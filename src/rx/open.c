@@ -116,7 +116,7 @@ static gantry_result add_stage(struct gantry_rx *rx) REQUIRES(rx_mu)
 {
 	gantry_result r = gantry_pinned_grow(&rx->stages, rx->message, 1);
 
-	rx->counters.stage_memory = rx->stages.memory;
+	store_relaxed(&rx->counters.stage_memory, rx->stages.memory);
 	return r;
 }
 
@@ -209,6 +209,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	TRY(pick_nic(rx, config->nic));
 	TRY(choose_path(rx, config->path));
 	rx->stall.after = gantry_stall_after() ? gantry_ticks_of_ns(gantry_stall_after()) : 0;
+	rx_stats_add(rx);
 	*ret_rx = rx;
 	rx = NULL;
 out:
@@ -223,6 +224,7 @@ void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 {
 	if (!rx)
 		return;
+	rx_stats_remove(rx);
 	while (!gantry_list_empty(&rx->listeners))
 		gantry_rx_listener_close(gantry_container(rx->listeners.next, struct gantry_rx_listener, node));
 	while (!gantry_list_empty(&rx->conns))

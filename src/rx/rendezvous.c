@@ -472,7 +472,7 @@ static void turn_away(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(
 	uint32_t more = 0;
 
 	if (m->stranger)
-		l->rx->counters.strangers++;
+		rx_count(&l->rx->counters.strangers, 1);
 	if (gantry_ratelimit_pass(&l->quiet, &more))
 		LOG_WARN(RX, "%s: %s%s", l->address, m->text, LEFT_OUT(more));
 }

@@ -29,6 +29,7 @@
 #include <sys/uio.h>
 
 #include "abi/unpack.h"
+#include "base/atomic.h"
 #include "base/eventcount.h"
 #include "base/list.h"
 #include "base/log.h"
@@ -36,6 +37,7 @@
 #include "device/device.h"
 #include "device/pinned.h"
 #include "gantry/rx.h"
+#include "inet/loop.h"
 #include "inet/nic.h"
 #include "inet/settings.h"
 #include "net/net.h"
@@ -228,13 +230,24 @@ struct gantry_rx {
 	struct gantry_list regions GUARDED_BY(rx_mu), conns GUARDED_BY(rx_mu), listeners GUARDED_BY(rx_mu);
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
 	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
-	struct gantry_rx_counters counters GUARDED_BY(rx_mu);
-	struct {		/* ticks */
-		uint64_t after; /* 0: nobody asks */
+	struct gantry_rx_counters counters; /* written under the mutex; stats.c reads them relaxed */
+	struct gantry_list node GUARDED_BY(loop_mu); /* stats.c */
+	uint32_t number;			     /* of this one, in the process */
+	struct {				     /* ticks */
+		uint64_t after;			     /* 0: nobody asks */
 		uint64_t since, looked;
 		int told;
 	} stall;
 };
+
+static inline void rx_count(uint64_t *counter, uint64_t n) REQUIRES(rx_mu)
+{
+	store_relaxed(counter, *counter + n);
+}
+
+/* stats.c: its counters are shown (inet/stats.h) from the one to the other. */
+void rx_stats_add(struct gantry_rx *rx);
+void rx_stats_remove(struct gantry_rx *rx); /* also of one that was never added */
 
 /* A log line about what a transfer does: if the user wants them, whatever the log level. */
 #define RX_DEBUG(rx, ...)                                                                                              \

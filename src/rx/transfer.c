@@ -188,7 +188,7 @@ static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_hea
 	c->out.noffered--;
 	if (h->kind == RX_TAKEN) {
 		op->bytes = op->total;
-		c->rx->counters.sent_bytes += op->total;
+		rx_count(&c->rx->counters.sent_bytes, op->total);
 		rx_op_done(op, GANTRY_OK, "%s", "");
 	} else {
 		rx_op_done(op, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %llu, %s)",
@@ -277,7 +277,7 @@ static gantry_result prepare_send(struct gantry_rx_conn *c, struct gantry_rx_op 
 		f->touches = 1;
 	} else if (len) {
 		TRY_NOW(rx_stage_get(c->rx, &c->out, &f->stage));
-		c->rx->counters.staged_bytes += len;
+		rx_count(&c->rx->counters.staged_bytes, len);
 		if (op->batch.device)
 			f->touches = f->works = 1;
 		else
@@ -310,7 +310,7 @@ static gantry_result post_send(struct gantry_rx_conn *c, struct rx_flight *f) RE
 		return r != GANTRY_OK ? r : GANTRY_AGAIN;
 	f->state = RX_FLIGHT_POSTED;
 	if (f->direct || f->niov)
-		c->rx->counters.direct_bytes += f->len;
+		rx_count(&c->rx->counters.direct_bytes, f->len);
 	return GANTRY_OK;
 }
 
@@ -365,7 +365,7 @@ gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved)
 		*ret_moved = 1;
 		f->state = RX_FLIGHT_SPENT;
 		f->op->bytes += f->len;
-		c->rx->counters.sent_bytes += f->len;
+		rx_count(&c->rx->counters.sent_bytes, f->len);
 		leave_ring(c, &c->out, f);
 		rx_op_settle(f->op);
 	}
@@ -422,7 +422,7 @@ static gantry_result match(struct gantry_rx_op *op, const struct rx_head *h, con
 	if (op->batch.device && op->total)
 		return keep_local(op, data); /* TAKEN when the device has put them in place */
 	rx_batch_scatter(&op->batch, start, data, op->total);
-	c->rx->counters.received_bytes += op->total;
+	rx_count(&c->rx->counters.received_bytes, op->total);
 	op->bytes = op->total;
 	rx_op_done(op, GANTRY_OK, "%s", "");
 	rx_op_over(op);
@@ -623,7 +623,7 @@ static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQU
 	if (!op->batch.device) {
 		if (f->stage)
 			rx_batch_scatter(&op->batch, f->from, f->stage->host, f->len);
-		*(f->stage ? &n->staged_bytes : &n->direct_bytes) += f->len;
+		rx_count(f->stage ? &n->staged_bytes : &n->direct_bytes, f->len);
 		f->state = RX_FLIGHT_SPENT;
 		return GANTRY_OK;
 	}
@@ -632,7 +632,7 @@ static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQU
 		op->touching++;
 	}
 	TRY_NOW(f->slot >= 0 ? rx_work_unpack(c, f) : rx_work_staged(c, f));
-	*(f->slot >= 0 ? &n->unpacked_bytes : &n->staged_bytes) += f->len;
+	rx_count(f->slot >= 0 ? &n->unpacked_bytes : &n->staged_bytes, f->len);
 	f->state = RX_FLIGHT_DEVICE;
 	if (++op->launched == op->nmessages && op->state == GANTRY_RX_PENDING)
 		op->state = GANTRY_RX_ARRIVED;
@@ -651,7 +651,7 @@ static gantry_result retire_recv(struct gantry_rx_conn *c, struct rx_flight *f) 
 	leave_ring(c, &c->in, f);
 	if (!op->ending) {
 		op->bytes += f->len;
-		c->rx->counters.received_bytes += f->len;
+		rx_count(&c->rx->counters.received_bytes, f->len);
 	}
 	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages)
 		r = tell(c, RX_TAKEN, op->transfer, 0, 0);

@@ -251,8 +251,8 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 	l->descs->next = f->descs;
 	f->descs = l->descs;
 	l->descs = NULL;
-	p->rx->counters.launches++;
-	p->rx->counters.descriptors += l->n;
+	rx_count(&p->rx->counters.launches, 1);
+	rx_count(&p->rx->counters.descriptors, l->n);
 	l->n = 0;
 	l->bytes = 0;
 	return dev->ops->launch(dev, p->stream, &launch);

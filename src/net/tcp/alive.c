@@ -160,6 +160,20 @@ static int look_at(struct tcp_link *l, int send, uint64_t now)
 	return fresh;
 }
 
+void tcp_stall_look(struct tcp_link *l, int send, struct gantry_stall_wait *ret)
+{
+	struct look k = {0};
+
+	link_mu_lock(&l->mu);
+	if (send)
+		look_tx(l, &k);
+	else
+		look_rx(l, &k);
+	link_mu_unlock(&l->mu);
+	*ret = (struct gantry_stall_wait){
+		.waits_for = k.waits_for, .send = send, .requests = k.requests, .tag = k.tag, .bytes = k.bytes};
+}
+
 int tcp_stall_tick(uint64_t now_ns)
 {
 	int fresh = 0;
@@ -429,8 +443,9 @@ void tcp_link_put_down(struct tcp_link *l)
 	uint64_t tx = 0, rx = 0;
 
 	tcp_workers_forget(l);
+	tcp_network.counts.link_failures += tcp_link_failed(l);
 	for (int i = 0; i < l->nlanes; i++) {
-		tx += l->lanes[i].tx.bytes;
+		tx += load_relaxed(&l->lanes[i].tx.bytes);
 		rx += l->lanes[i].rx.bytes;
 	}
 	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->session.id, l->session.peer,

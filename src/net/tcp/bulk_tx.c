@@ -477,6 +477,15 @@ static const struct tcp_push_ops *choose_push(const struct tcp_link *l, const st
 	return s->needs_ack && load_relaxed(&l->tx.msg_zerocopy) ? &push_as_zerocopy : &push_as_copied;
 }
 
+/* Only messages that were found without a receive have the time of it. */
+static void count_credit_wait(struct tcp_link *l, const struct tcp_send *s) REQUIRES(link_mu)
+{
+	if (s->blocked) {
+		l->tx.credit_waits++;
+		l->tx.credit_wait_ticks += gantry_ticks() - s->blocked;
+	}
+}
+
 /* The lane's next bytes are those of this message, from its `next` on. */
 static void give_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t chunk) REQUIRES(lane_tx_mu, link_mu)
 {
@@ -486,8 +495,10 @@ static void give_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t chunk
 	ASSERT(!tx->send && !tx->left && !tx->in_pipe && chunk <= s->size - s->next);
 	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes - chunk);
 	store_relaxed(&tx->queued, tx->queued + chunk);
-	if (s->next == 0)
+	if (s->next == 0) {
 		s->needs_ack = is_sent_by_reference(l, s);
+		count_credit_wait(l, s);
+	}
 	tx->send = s;
 	tx->push = choose_push(l, s);
 	if (s->vec.n) {
@@ -608,7 +619,8 @@ static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_
 	struct tcp_send *s = lane->tx.send;
 
 	ASSERT(!lane->tx.left && !lane->tx.in_pipe && !lane->tx.header_left);
-	lane->tx.bytes += lane->tx.length;
+	store_relaxed(&lane->tx.bytes, lane->tx.bytes + lane->tx.length);
+	store_relaxed(&lane->tx.pieces, lane->tx.pieces + 1);
 	link_mu_lock(&l->mu);
 	lane->tx.send = NULL;
 	s->sent += lane->tx.length;

@@ -173,6 +173,7 @@ static void connector_retry(struct tcp_connector *c, int e) REQUIRES(loop_mu)
 {
 	c->last_errno = e;
 	c->retry_at = inet_retry_at(gantry_now_ns(), c->retries++);
+	tcp_network.counts.connect_retries++;
 	attempts_drop(c);
 	drop_link(c);
 }

@@ -315,7 +315,7 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 				tcp_lane_lost(lane);
 			return false;
 		}
-		lane->tx.bytes += (uint64_t)n;
+		store_relaxed(&lane->tx.bytes, lane->tx.bytes + (uint64_t)n);
 		store_relaxed(&l->last.told, gantry_ticks());
 		advance_batch(c, (size_t)n);
 	}

@@ -257,7 +257,9 @@ struct tcp_lane_tx {
 	/* Several rails: what this one holds and how fast it drains; written under the lock, read relaxed. */
 	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
-	uint64_t bytes;	       /* payload, for the log and for tests */
+	/* For the log, stats.c and tests: payload (lane 0: all bytes), and pieces sent whole. Written under the lock, or
+	 * control_mu; read relaxed. */
+	uint64_t bytes, pieces;
 	struct sock_backoff backoff; /* the service thread's */
 	/* alive.c. Bytes given to the socket, headers included; written under the lock, read relaxed. */
 	uint64_t given;
@@ -410,8 +412,10 @@ struct tcp_tx {
 	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
 	uint64_t eager_out, peer_consumed;
 	bool window_blocked;
-	uint64_t bulk_bytes;	  /* of bulk messages, not yet given to lanes; hint */
-	uint64_t bulk_sent;	  /* bulk messages given to the kernel whole */
+	uint64_t bulk_bytes; /* of bulk messages, not yet given to lanes; hint */
+	uint64_t bulk_sent;  /* bulk messages given to the kernel whole */
+	/* For stats.c: bulk messages that waited for their receive, and for how many ticks in all. */
+	uint64_t credit_waits, credit_wait_ticks;
 	uint32_t pending;	  /* hint, set without the lock too: something waits on the control lane */
 	uint32_t bulk_pending;	  /* hint, atomic: bulk messages wait or are on their way */
 	int splice, msg_zerocopy; /* how bulk messages may go; relaxed: cleared where that does not work */

@@ -122,6 +122,7 @@ static void stop(void) REQUIRES(loop_mu)
 {
 	tcp_accept_tick(UINT64_MAX);
 	tcp_workers_stop();
+	inet_stats_remove(&tcp_stats);
 }
 
 static int leaving(int last, int ms) REQUIRES(loop_mu)
@@ -178,6 +179,7 @@ gantry_result tcp_network_start(void)
 	if (!e->process)
 		identify(e);
 	e->ticked = e->last_tick = 0;
+	inet_stats_add(&tcp_stats);
 	if (gantry_trace_on())
 		LOG_INFO(NET, "events are recorded for GANTRY_TRACE=%s", gantry_params()->trace);
 	return GANTRY_OK;

@@ -21,8 +21,10 @@
 
 #include "base/list.h"
 #include "base/log.h"
+#include "base/stall.h"
 #include "inet/listen.h"
 #include "inet/nic.h"
+#include "inet/stats.h"
 #include "net/net.h"
 #include "net/tcp/hello.h"
 #include "net/tcp/link.h"
@@ -124,6 +126,9 @@ struct tcp_network {
 	int nburied GUARDED_BY(loop_mu);			      /* links not freed yet, in the list or not */
 	/* ns: the last tick of all, that of heartbeats, and the last look at links that open. */
 	uint64_t ticked GUARDED_BY(loop_mu), last_tick GUARDED_BY(loop_mu), opening_looked GUARDED_BY(loop_mu);
+	struct { /* since the process began */
+		uint64_t connect_retries, link_failures;
+	} counts GUARDED_BY(loop_mu);
 	/* Listeners that were closed after they had their connection: a ring. */
 	uint64_t served[TCP_SERVED] GUARDED_BY(loop_mu);
 	uint32_t nserved GUARDED_BY(loop_mu);
@@ -198,5 +203,10 @@ void tcp_linger_tick(uint64_t now) REQUIRES(loop_mu);
 /* Looks at all links for GANTRY_STALL_DIR. 1: there is something to tell, without a lock. */
 int tcp_stall_tick(uint64_t now_ns) REQUIRES(loop_mu);
 void tcp_stall_tell(void);
+/* One direction at this moment; wait_ns and the peer are left out. */
+void tcp_stall_look(struct tcp_link *l, int send, struct gantry_stall_wait *ret) EXCLUDES(link_mu);
+
+/* stats.c: counters of all links, for inet/stats.h. */
+extern struct inet_stats_source tcp_stats;
 
 #endif

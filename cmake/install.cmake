@@ -8,7 +8,7 @@ set(example_dir ${CMAKE_INSTALL_DOCDIR}/examples)
 set(man_sections 1 3 5 7)
 
 # The folders are looked at first: `make uninstall` removes those that were not there.
-set(folders ${CMAKE_INSTALL_BINDIR} ${CMAKE_INSTALL_LIBDIR} ${CMAKE_INSTALL_LIBDIR}/gantry ${pc_dir} ${package_dir} ${CMAKE_INSTALL_INCLUDEDIR}/gantry
+set(folders ${CMAKE_INSTALL_BINDIR} ${CMAKE_INSTALL_LIBDIR} ${CMAKE_INSTALL_LIBDIR}/gantry-nccl ${pc_dir} ${package_dir} ${CMAKE_INSTALL_INCLUDEDIR}/gantry
   ${example_dir})
 file(GLOB_RECURSE docs CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} docs/*)
 foreach(page ${docs})
@@ -27,8 +27,9 @@ install(SCRIPT cmake/install_before.cmake)
 
 install(TARGETS gantry EXPORT gantry INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS nccl-net-gantry gantry-emulated gantry_tool)
-# Apart: in a folder that the dynamic linker searches, every program would take it for NCCL's.
-install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/gantry)
+# Apart: in a folder that the dynamic linker searches, every program would take it for NCCL's. And not in one called gantry: NCCL opens
+# a file of the plugin's name first.
+install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/gantry-nccl)
 install(DIRECTORY include/gantry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 foreach(section ${man_sections})
   install(DIRECTORY man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} FILES_MATCHING PATTERN "*.${section}")

@@ -57,8 +57,8 @@ static const struct option_set set = {
 /* ---- the library ---- */
 
 /* Beside the tool where it was built, and where it was installed. */
-static const char *const places[] = {"lib/libnccl.so.2", "../" GANTRY_LIBDIR "/gantry/libnccl.so.2",
-				     "../lib/gantry/libnccl.so.2"};
+static const char *const places[] = {"lib/libnccl.so.2", "../" GANTRY_LIBDIR "/gantry-nccl/libnccl.so.2",
+				     "../lib/gantry-nccl/libnccl.so.2"};
 
 static int find_library(const char *wish, char found[PATH_MAX])
 {
@@ -78,7 +78,7 @@ static int find_library(const char *wish, char found[PATH_MAX])
 			return 0;
 	}
 	return options_wrong(
-		&set, "there is no libnccl.so.2 in %s/lib nor in %s/../" GANTRY_LIBDIR "/gantry; --library names it",
+		&set, "there is no libnccl.so.2 in %s/lib nor in %s/../" GANTRY_LIBDIR "/gantry-nccl; --library names it",
 		exe, exe);
 }
 

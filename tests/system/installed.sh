@@ -50,9 +50,10 @@ done
 for file in README.md CHANGELOG.md LICENSE $(cd "$SOURCE_DIR" && echo docs/*.md examples/*); do
 	cmp -s "$SOURCE_DIR/$file" "$doc/$file" || die "$file is not installed"
 done
-for file in bin/gantry lib/libnccl-net-gantry.so lib/libgantry-emulated.so lib/libgantry.so lib/gantry/libnccl.so.2; do
+for file in bin/gantry lib/libnccl-net-gantry.so lib/libgantry-emulated.so lib/libgantry.so lib/gantry-nccl/libnccl.so.2; do
 	[ -e "$prefix/$file" ] || die "$file is not installed"
 done
+[ ! -e "$prefix/lib/gantry" ] || die "lib/gantry is what NCCL_NET_PLUGIN=gantry opens first"
 [ ! -L "$prefix/lib/libnccl-net-gantry.so" ] || die "the plugin's name is not plain"
 echo "ok: programs, libraries, man pages, docs"
 

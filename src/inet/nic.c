@@ -656,14 +656,15 @@ static gantry_result nothing_usable(const struct gantry_nic_list *list, const ch
 		 family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", all);
 }
 
-/* Bootstrap and network both choose, and as a rule the same: one line. By a checksum, which needs no lock. */
+/* Bootstrap and network both choose, and as a rule the same: one line. By a checksum, which needs no lock. Of BASE, because it
+ * follows from parameters, and because NCCL shows lines of that by default (plugin.c). */
 static void log_choice(const char *reason)
 {
 	static uint32_t logged;
 	uint32_t crc = gantry_crc32c(0, reason, strlen(reason));
 
 	if (load_relaxed(&gantry_log_level_now) >= (int)GANTRY_LOG_INFO && exchange_relaxed(&logged, crc) != crc)
-		LOG_INFO(NET, "%s", reason);
+		LOG_INFO(BASE, "%s", reason);
 }
 
 gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *pattern, int family)

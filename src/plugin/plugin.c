@@ -18,6 +18,7 @@
 #include "net/net.h"
 #include "net/props.h"
 #include "plugin/profiler.h"
+#include "plugin/start.h"
 #include "plugin/tune.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -193,6 +194,8 @@ static gantry_result prepare(ncclDebugLogger_t log)
 	/* A log file of Gantry's own, if the user asked for one, gets everything at its own level. */
 	if (r == GANTRY_OK && *gantry_params()->log_file)
 		gantry_log_set_sink(NULL);
+	else if (r == GANTRY_OK && log)
+		plugin_follow_nccl_debug();
 	return r;
 }
 

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/param.h"
 #include "net/net.h"
+#include "plugin/start.h"
 
 /*
  * A variable that this process has set itself, as NAME=VALUE and a comma each. NCCL closes the library with its last
@@ -110,7 +111,7 @@ void plugin_tune(int unpack)
 	store_relaxed(&unpacks, now != ALWAYS);
 out:
 	if (strcmp(text, told) != 0)
-		LOG_INFO(PLUGIN, "tuning: %s", text);
+		plugin_say_start(text);
 	memcpy(told, text, sizeof(told));
 	plugin_tune_mu_unlock(&tune_mu);
 }

@@ -72,8 +72,8 @@ for rank in 0 1; do
 	grep -q " rank $rank gantry INFO comm: rank $rank of 2 in communicator" "$tmp/err" || die "no line of rank $rank"
 done
 ! grep -E ' [a-z_]+\.[ch]:[0-9]+' "$tmp/err" || die "source lines at level info"
-grep -qF ' net: using lo' "$tmp/err" || die "no line about the interface"
-[ -z "$(grep -F ' net: using lo' "$tmp/err" | cut -d' ' -f2 | sort | uniq -d)" ] || die "a process names its interface twice"
+grep -qF ' base: using lo' "$tmp/err" || die "no line about the interface"
+[ -z "$(grep -F ' base: using lo' "$tmp/err" | cut -d' ' -f2 | sort | uniq -d)" ] || die "a process names its interface twice"
 ! grep -E '[ :]1 (ranks|channels|devices|lanes|CPUs|events|messages)\b' "$tmp/err" || die "one of several"
 echo "ok: $(grep -c . "$tmp/err") lines of the log at level info"
 transfer GANTRY_LOG=debug

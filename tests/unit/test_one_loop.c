@@ -6,6 +6,7 @@
  */
 #include "plugin/plugin.c"
 #include "plugin/profiler.c"
+#include "plugin/start.c"
 #include "plugin/tune.c"
 
 #include "comm_world.h"

@@ -9,6 +9,7 @@
 #define gantry_net_tcp_message test_net_tcp_message
 #include "plugin/plugin.c"
 #include "plugin/profiler.c"
+#include "plugin/start.c"
 #include "plugin/tune.c"
 
 #include <dlfcn.h>

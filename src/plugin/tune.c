@@ -116,13 +116,6 @@ out:
 	plugin_tune_mu_unlock(&tune_mu);
 }
 
-void plugin_tune_text(char *text, size_t len)
-{
-	plugin_tune_mu_lock(&tune_mu);
-	snprintf(text, len, "%s", told);
-	plugin_tune_mu_unlock(&tune_mu);
-}
-
 bool plugin_tune_owns_channels(void)
 {
 	return load_relaxed(&owns_channels);

@@ -8,16 +8,13 @@
 #define GANTRY_PLUGIN_TUNE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /*
  * Sets NCCL's variables for all communicators of this process. NCCL 2.19 to 2.30 read them after the network's init and once
- * per process, so this belongs into init. A variable that the user has set stays, and GANTRY_TUNE=off leaves all alone. `unpack` is an enum gantry_net_unpack.
+ * per process, so this belongs into init. A variable that the user has set stays, and GANTRY_TUNE=off leaves all alone.
+ * `unpack` is an enum gantry_net_unpack.
  */
 void plugin_tune(int unpack);
-
-/* One line about it: for people. */
-void plugin_tune_text(char *text, size_t len);
 
 /* Whether a communicator's channels are those that plugin_tune() asked for, and whether NCCL unpacks. */
 bool plugin_tune_owns_channels(void);

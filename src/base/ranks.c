@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define LOG_SUBSYS GANTRY_SUBSYS_BASE
 #include "base/ranks.h"
 
 #include <string.h>

@@ -3,7 +3,6 @@
  * Counters of communicators, for inet/stats.h: those of reports (report.c), summed up over the channels of a direction.
  * Runs under loop_mu, so no communicator goes away meanwhile; takes no other lock.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
 
 #include "base/atomic.h"

@@ -132,7 +132,7 @@ static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
 
 	if (!l || (dev && BROKEN(second_device)))
 		return ncclSystemError;
-	memset(h, 0, BROKEN(handle_zeroed) ? 192 : sizeof(*h));
+	memset(h, 0, sizeof(*h));
 	if (BROKEN(handle_over))
 		((char *)handle)[NCCL_NET_HANDLE_MAXSIZE] = 1;
 	clock_gettime(CLOCK_MONOTONIC, &t);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "array.h"
 #include "base/json.h"
@@ -246,8 +247,48 @@ static const char *take_wait(struct stall_set *set, const struct json_doc *line)
 	w->tag = json_get_int(line, "tag", 0);
 	w->bytes = json_get_int(line, "bytes", 0);
 	w->wait_ms = json_get_int(line, "wait_ms", 0);
+	w->heard_ms = json_get_int(line, "heard_ms", 0);
+	w->silent = json_get_int(line, "silent", 0) != 0;
 	copy_text(w->peer, sizeof(w->peer), line, "peer");
 	return take_waits(json_get_text(line, "waits_for", "none"), &w->waits);
+}
+
+/* A rank may be told of when it began, and in each report: what tells of the most calls is the newest. */
+static const char *take_rank(struct stall_set *set, const struct json_doc *line)
+{
+	const struct json_value *last = json_get(line, &line->values[0], "last");
+	int64_t rank = json_get_int(line, "rank", -1), pid = json_get_int(line, "pid", -1), bytes;
+	int64_t collectives = json_get_int(line, "collectives", 0);
+	const char *comm = json_get_text(line, "comm", ""), *host = json_get_text(line, "host", "");
+	struct stall_member *m = NULL;
+
+	if (rank < 0 || rank > RANKS_MAX || pid < 0)
+		return "a rank without its number or process";
+	for (size_t i = 0; i < set->nmembers && !m; i++) {
+		struct stall_member *k = &set->members[i];
+
+		if (k->rank == rank && k->pid == pid && !strcmp(k->comm, comm) && !strcmp(k->host, host))
+			m = k;
+	}
+	if (m && m->collectives > collectives)
+		return NULL;
+	if (!m)
+		m = ARRAY_ADD(set->members, set->nmembers);
+	if (!m)
+		return "no memory";
+	snprintf(m->comm, sizeof(m->comm), "%s", comm);
+	snprintf(m->host, sizeof(m->host), "%s", host);
+	m->rank = (int)rank;
+	m->nranks = (int)json_get_int(line, "nranks", 0);
+	m->pid = pid;
+	m->collectives = collectives;
+	bytes = int_in(line, last, "bytes");
+	if (last)
+		snprintf(m->last, sizeof(m->last), "%.20s #%lld (%s %.16s, %.16s, %.8s)",
+			 text_in(line, last, "collective"), (long long)collectives,
+			 SIZE_TEXT(bytes < 0 ? 0 : (uint64_t)bytes), text_in(line, last, "type"),
+			 text_in(line, last, "algo"), text_in(line, last, "proto"));
+	return NULL;
 }
 
 const char *stall_take(void *set, const struct json_doc *line)
@@ -262,7 +303,9 @@ const char *stall_take(void *set, const struct json_doc *line)
 		return take_process(set, line);
 	if (strcmp(kind, "wait") == 0)
 		return take_wait(set, line);
-	return "not a line of a report: kind is none of comm, conn, process and wait";
+	if (strcmp(kind, "rank") == 0)
+		return take_rank(set, line);
+	return "not a line of a report: kind is none of comm, conn, process, rank and wait";
 }
 
 void stall_next_file(struct stall_set *set)
@@ -281,6 +324,7 @@ void stall_free(struct stall_set *set)
 	for (size_t i = 0; i < set->nprocesses; i++)
 		free(set->processes[i].waits);
 	free(set->processes);
+	free(set->members);
 	memset(set, 0, sizeof(*set));
 }
 
@@ -289,13 +333,14 @@ void stall_free(struct stall_set *set)
 enum { EXIT_FINE = 0, EXIT_UNREADABLE = 1 };
 
 struct request {
-	int json;
+	int json, ask;
 	struct option_words paths;
 };
 
 /* clang-format off */
 #define AT(field) offsetof(struct request, field)
 static const struct option_spec specs[] = {
+	{0, OPTION_FLAG, "ask", AT(ask), 0, 0, NULL, NULL, "first have all processes of a folder report: write FOLDER/request, and wait three seconds"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per communicator, and one for the processes without: verdict rank cause votes reports comm nranks"},
 };
 /* clang-format on */
@@ -327,7 +372,7 @@ static int read_file(struct stall_set *set, const char *path)
 
 static int is_report(const struct dirent *e)
 {
-	return fnmatch("stall-*.jsonl", e->d_name, 0) == 0;
+	return fnmatch("stall-*.jsonl", e->d_name, 0) == 0 || fnmatch("rank-*.jsonl", e->d_name, 0) == 0;
 }
 
 /* 1: all of its files were read, and there were some. */
@@ -431,12 +476,30 @@ static void judge_processes(const struct stall_set *set, int json)
 
 	stall_judge_processes(set, &v);
 	if (json) {
-		print_verdict_json("", 0, &v);
+		print_verdict_json(v.comm, v.nranks, &v);
 		return;
 	}
 	printf("processes without a communicator: %zu have a report\n", set->nprocesses);
 	stall_print_processes(set, stdout);
 	printf("verdict (%s, %d of %d reports say so): %s\n", v.cause, v.votes, v.reports, v.text);
+}
+
+/* 1: asked. Processes look about once a second. */
+static int ask(const struct request *q)
+{
+	char path[PATH_MAX];
+	FILE *f;
+
+	for (int i = 0; i < q->paths.n; i++) {
+		snprintf(path, sizeof(path), "%s/request", q->paths.word[i]);
+		f = fopen(path, "we");
+		if (!f || fputs("report\n", f) < 0 || fclose(f)) {
+			fprintf(stderr, "gantry stall: %s: %s\n", path, strerror(errno));
+			return 0;
+		}
+	}
+	sleep(3);
+	return 1;
 }
 
 static int run(const struct request *q)
@@ -445,6 +508,8 @@ static int run(const struct request *q)
 	struct stall_verdict v;
 	int good = 1;
 
+	if (q->ask && !ask(q))
+		return EXIT_UNREADABLE;
 	for (int i = 0; i < q->paths.n; i++)
 		good &= read_any(&set, q->paths.word[i]);
 	for (size_t i = 0; i < set.ncomms; i++) {

@@ -71,7 +71,8 @@ struct stall_comm {
 struct stall_wait {
 	int send;
 	enum stall_waits waits;
-	int64_t requests, tag, bytes, wait_ms;
+	int silent; /* the peer was not heard of for heard_ms */
+	int64_t requests, tag, bytes, wait_ms, heard_ms;
 	char peer[160];
 };
 
@@ -83,12 +84,23 @@ struct stall_process {
 	size_t nwaits;
 };
 
+/* A rank of NCCL's, and the process that it is. */
+struct stall_member {
+	char comm[20], host[64];
+	int rank, nranks;
+	int64_t pid;
+	int64_t collectives; /* called so far */
+	char last[128];	     /* the last one; "": not known */
+};
+
 /* Zeroed is empty. */
 struct stall_set {
 	struct stall_comm *comms; /* owned */
 	size_t ncomms;
 	struct stall_process *processes; /* owned */
 	size_t nprocesses;
+	struct stall_member *members; /* owned */
+	size_t nmembers;
 	size_t comm_at, rank_at, process_at; /* where lines of connections or requests belong; see `here` */
 	int here; /* 0: nowhere; 1: a rank; 2: a report that is older than what we have; 3: a process */
 };
@@ -108,10 +120,13 @@ struct stall_verdict {
 			   none */
 	int votes;     /* ranks whose reports say so */
 	int reports;
+	/* Of processes: the communicator that rank is of; "", 0: it is not known. */
+	char comm[20];
+	int nranks;
 };
 void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret);
 
-/* Whoever is waited for and has no report of its own. */
+/* Whoever is waited for and silent, or has no report of its own, or has not made a call. */
 void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret);
 void stall_print_processes(const struct stall_set *set, FILE *f);
 

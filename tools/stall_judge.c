@@ -625,8 +625,9 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 /*
  * ---- processes ----
  *
- * Processes without a communicator have no ranks and no calls to compare: what their reports tell is whose requests
- * wait for which process. One that many wait for and that has no report is stopped, dead, or busy with something else.
+ * What the reports of processes without a communicator tell is whose requests wait for which process, and whether that was
+ * heard of. One that is silent is stopped; one that many wait for and that has no report is stopped, dead, or busy with
+ * something else. Where NCCL's ranks are known, their calls are compared too.
  */
 
 /* "10.0.0.2:4000 (node7 pid 123)" names a process in its parentheses. 0: it does not. */
@@ -674,33 +675,139 @@ static int voters(const struct stall_set *set, const char *host, int64_t pid)
 	return n;
 }
 
-void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret)
+/* What rank of NCCL's a process is, in the communicator that it has called most in; NULL: none is known. */
+static const struct stall_member *member_of(const struct stall_set *set, const char *host, int64_t pid)
 {
+	const struct stall_member *best = NULL;
+
+	for (size_t i = 0; i < set->nmembers; i++) {
+		const struct stall_member *m = &set->members[i];
+
+		if (m->pid == pid && strcmp(m->host, host) == 0 && (!best || m->collectives > best->collectives))
+			best = m;
+	}
+	return best;
+}
+
+static struct name name_process(const struct stall_member *m, const char *host, int64_t pid)
+{
+	struct name n;
+
+	if (m)
+		snprintf(n.text, sizeof(n.text), "rank %d of %d (%s, pid %lld)", m->rank, m->nranks, host,
+			 (long long)pid);
+	else
+		snprintf(n.text, sizeof(n.text), "%s pid %lld", host, (long long)pid);
+	return n;
+}
+
+/* Another rank of its communicator that has called more; NULL: none. */
+static const struct stall_member *ahead_of(const struct stall_set *set, const struct stall_member *m)
+{
+	const struct stall_member *best = NULL;
+
+	for (size_t i = 0; m && i < set->nmembers; i++) {
+		const struct stall_member *k = &set->members[i];
+
+		if (strcmp(k->comm, m->comm) == 0 && k->collectives > m->collectives &&
+		    (!best || k->collectives > best->collectives))
+			best = k;
+	}
+	return best;
+}
+
+/* Why a process that is waited for may be the one to blame; the larger the more certain. */
+enum blame { BLAME_NONE, BLAME_MISSING, BLAME_NO_REPORT, BLAME_SILENT };
+
+struct suspect {
+	enum blame blame;
+	int votes;
 	char host[64];
 	int64_t pid;
-	int votes, waiting = 0;
+	const struct stall_process *from; /* who waits for it */
+	const struct stall_wait *wait;
+};
+
+static void weigh(const struct stall_set *set, const struct stall_process *p, const struct stall_wait *w,
+		  struct suspect *worst)
+{
+	struct suspect s = {.from = p, .wait = w};
+
+	if (!named(w, s.host, sizeof(s.host), &s.pid))
+		return;
+	if (w->silent)
+		s.blame = BLAME_SILENT;
+	else if (!has_report(set, s.host, s.pid))
+		s.blame = BLAME_NO_REPORT;
+	else if (ahead_of(set, member_of(set, s.host, s.pid)))
+		s.blame = BLAME_MISSING;
+	s.votes = voters(set, s.host, s.pid);
+	if (s.blame > worst->blame || (s.blame == worst->blame && s.votes > worst->votes))
+		*worst = s;
+}
+
+/* Whose requests wait for it, on which link, and in which call. */
+static void add_link(const struct stall_set *set, const struct suspect *s, struct stall_verdict *ret)
+{
+	const struct stall_member *m = member_of(set, s->from->host, s->from->pid);
+	const struct stall_wait *w = s->wait;
+	size_t len = strlen(ret->text);
+
+	snprintf(ret->text + len, sizeof(ret->text) - len,
+		 "; %s waits for %s it on the link with %s: %lld request%s, the oldest of %lld bytes, for %.1f s%s%s",
+		 name_process(m, s->from->host, s->from->pid).text, w->send ? "room at" : "data of", w->peer,
+		 (long long)w->requests, w->requests == 1 ? "" : "s", (long long)w->bytes, (double)w->wait_ms / 1e3,
+		 m && *m->last ? ", in " : "", m ? m->last : "");
+}
+
+static void blame(const struct stall_set *set, const struct suspect *s, struct stall_verdict *ret)
+{
+	const struct stall_member *m = member_of(set, s->host, s->pid), *other = ahead_of(set, m);
+	struct name n = name_process(m, s->host, s->pid);
+
+	ret->votes = s->votes;
+	if (m) {
+		ret->rank = m->rank;
+		ret->nranks = m->nranks;
+		snprintf(ret->comm, sizeof(ret->comm), "%s", m->comm);
+	}
+	if (s->blame == BLAME_SILENT) {
+		ret->cause = "stopped";
+		snprintf(ret->text, sizeof(ret->text),
+			 "%s was not heard of for %.1f s: its process is stopped, or it cannot be reached", n.text,
+			 (double)s->wait->heard_ms / 1e3);
+	} else if (s->blame == BLAME_NO_REPORT) {
+		ret->cause = "no report";
+		snprintf(ret->text, sizeof(ret->text),
+			 "%s is waited for and has no report: it is stopped, dead, or does something else", n.text);
+	} else {
+		ret->cause = "missing call";
+		snprintf(ret->text, sizeof(ret->text),
+			 "%s has called %lld collectives of communicator %s, and rank %d %lld: its call of %s is "
+			 "missing",
+			 n.text, (long long)m->collectives, m->comm, other->rank, (long long)other->collectives,
+			 *other->last ? other->last : "the next");
+	}
+	add_link(set, s, ret);
+}
+
+void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret)
+{
+	struct suspect worst = {.blame = BLAME_NONE};
+	int waiting = 0;
 
 	*ret = (struct stall_verdict){.rank = -1, .cause = "none", .reports = (int)set->nprocesses};
 	for (size_t i = 0; i < set->nprocesses; i++) {
 		const struct stall_process *p = &set->processes[i];
 
 		waiting += p->nwaits != 0;
-		for (size_t k = 0; k < p->nwaits; k++) {
-			if (!named(&p->waits[k], host, sizeof(host), &pid) || has_report(set, host, pid))
-				continue;
-			votes = voters(set, host, pid);
-			if (votes <= ret->votes)
-				continue;
-			ret->votes = votes;
-			ret->cause = "no report";
-			snprintf(ret->text, sizeof(ret->text),
-				 "%s pid %lld is waited for and has no report: it is stopped, dead, or does something "
-				 "else",
-				 host, (long long)pid);
-		}
+		for (size_t k = 0; k < p->nwaits; k++)
+			weigh(set, p, &p->waits[k], &worst);
 	}
-	if (*ret->text)
+	if (worst.blame != BLAME_NONE) {
+		blame(set, &worst, ret);
 		return;
+	}
 	ret->votes = ret->reports;
 	snprintf(ret->text, sizeof(ret->text), "%s",
 		 waiting ? "whoever is waited for has a report too: the network between them, or a circle"
@@ -709,17 +816,18 @@ void stall_judge_processes(const struct stall_set *set, struct stall_verdict *re
 
 void stall_print_processes(const struct stall_set *set, FILE *f)
 {
-	fprintf(f, "  %-24s  %-9s  %-40s  %8s  %10s  %12s  %-7s  %7s\n", "process", "call", "peer", "requests", "tag",
+	fprintf(f, "  %-32s  %-9s  %-40s  %8s  %10s  %12s  %-7s  %7s\n", "process", "call", "peer", "requests", "tag",
 		"bytes", "waits", "since s");
 	for (size_t i = 0; i < set->nprocesses; i++) {
 		const struct stall_process *p = &set->processes[i];
-		char name[96];
+		const struct stall_member *m = member_of(set, p->host, p->pid);
+		char name[128];
 
-		snprintf(name, sizeof(name), "%s pid %lld", p->host, (long long)p->pid);
+		snprintf(name, sizeof(name), "%s", name_process(m, p->host, p->pid).text);
 		for (size_t k = 0; k < p->nwaits; k++) {
 			const struct stall_wait *w = &p->waits[k];
 
-			fprintf(f, "  %-24s  %-9s  %-40s  %8lld  %10lld  %12lld  %-7s  %7.1f\n", name,
+			fprintf(f, "  %-32s  %-9s  %-40s  %8lld  %10lld  %12lld  %-7s  %7.1f\n", name,
 				w->send ? "send to" : "recv from", w->peer, (long long)w->requests, (long long)w->tag,
 				(long long)w->bytes, stall_waits_names[w->waits], (double)w->wait_ms / 1e3);
 		}

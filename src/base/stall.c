@@ -3,6 +3,7 @@
 #include "base/stall.h"
 
 #include <limits.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,6 +45,8 @@ static void put_wait(FILE *f, const struct gantry_stall_wait *w)
 	gantry_json_uint(&j, "bytes", w->bytes);
 	gantry_json_str(&j, "waits_for", w->waits_for);
 	gantry_json_uint(&j, "wait_ms", w->wait_ns / 1000000);
+	gantry_json_uint(&j, "heard_ms", w->heard_ns / 1000000);
+	gantry_json_int(&j, "silent", w->silent);
 	gantry_json_end(&j);
 }
 
@@ -61,6 +64,7 @@ static void put_report(void *ctx, FILE *f)
 	gantry_json_int(&j, "pid", getpid());
 	gantry_json_int(&j, "time_ns", (int64_t)t.tv_sec * 1000000000 + t.tv_nsec);
 	gantry_json_end(&j);
+	gantry_rank_put_lines(f, 0);
 	for (size_t i = 0; i < r->n; i++)
 		put_wait(f, &r->waits[i]);
 }
@@ -80,7 +84,24 @@ void gantry_stall_write_ranks(void)
 	gantry_file_write(path, "the list of this process's ranks", put_ranks, NULL);
 }
 
-void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n)
+int gantry_stall_requested(struct gantry_stall_request *seen)
+{
+	int64_t changed = 0;
+	char path[PATH_MAX];
+	struct stat st;
+	int fresh;
+
+	if (!gantry_stall_after())
+		return 0;
+	snprintf(path, sizeof(path), "%s/request", gantry_params()->stall_dir);
+	if (stat(path, &st) == 0)
+		changed = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	fresh = seen->looked && changed && changed != seen->changed;
+	*seen = (struct gantry_stall_request){1, changed};
+	return fresh;
+}
+
+void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n, int asked)
 {
 	const struct gantry_stall_wait *w = waits;
 	char host[64] = "", path[PATH_MAX], more[48] = "";
@@ -92,13 +113,18 @@ void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, 
 	gethostname(host, sizeof(host) - 1);
 	snprintf(path, sizeof(path), "%s/stall-%s-%d.jsonl", gantry_params()->stall_dir, host, (int)getpid());
 	written = gantry_file_write(path, "the report of who waits for whom", put_report, &r);
+	if (!n) {
+		LOG_WARN(BASE, "%s was asked, and waits for nothing%s%s", user, written ? "; report in " : "",
+			 written ? path : "");
+		return;
+	}
 	if (n > 1)
 		snprintf(more, sizeof(more), "; %zu more direction%s", n - 1, n == 2 ? " waits" : "s wait");
 	LOG_WARN(BASE,
-		 "%s has not moved for %.1f s: %u %s%s %s %s wait%s for the %s, the oldest of tag %llu, %llu "
+		 "%s %s for %.1f s: %u %s%s %s %s wait%s for the %s, the oldest of tag %llu, %llu "
 		 "bytes%s%s%s",
-		 user, (double)w->wait_ns / 1e9, w->requests, w->send ? "send" : "receive", w->requests == 1 ? "" : "s",
-		 w->send ? "to" : "from", w->peer, w->requests == 1 ? "s" : "", w->waits_for,
-		 (unsigned long long)w->tag, (unsigned long long)w->bytes, more, written ? "; report in " : "",
-		 written ? path : "");
+		 user, asked ? "was asked, and has not moved" : "has not moved", (double)w->wait_ns / 1e9, w->requests,
+		 w->send ? "send" : "receive", w->requests == 1 ? "" : "s", w->send ? "to" : "from", w->peer,
+		 w->requests == 1 ? "s" : "", w->waits_for, (unsigned long long)w->tag, (unsigned long long)w->bytes,
+		 more, written ? "; report in " : "", written ? path : "");
 }

@@ -18,15 +18,25 @@ struct gantry_stall_wait {
 	uint32_t requests;
 	uint64_t tag, bytes; /* of the oldest */
 	uint64_t wait_ns;    /* since one of them last moved */
+	uint64_t heard_ns;   /* since the peer was last heard of */
+	int silent;	     /* that is long: a peer that lives says something now and then */
 };
 
 /* GANTRY_STALL in ns; 0: stalls are not looked for, or there is no GANTRY_STALL_DIR. */
 uint64_t gantry_stall_after(void);
 /* How often to look for them. */
 uint64_t gantry_stall_interval(void);
-/* One line in the log, and GANTRY_STALL_DIR/stall-<host>-<pid>.jsonl. user: who has the requests. Writes a file: no
+/* One line in the log, and GANTRY_STALL_DIR/stall-<host>-<pid>.jsonl. user: who has the requests. asked: by a signal or
+ * a request; then there may be none. Writes a file: no
  * lock that others wait for. */
-void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n);
+void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n, int asked);
+/* GANTRY_STALL_DIR/request: `gantry stall --ask` writes it, all processes that see the folder report then. 1: it has
+ * changed since the last look; the first one only remembers it. */
+struct gantry_stall_request {
+	int looked;
+	int64_t changed; /* ns */
+};
+int gantry_stall_requested(struct gantry_stall_request *seen);
 
 /* What ranks of NCCL this process has (base/ranks.h), to GANTRY_STALL_DIR/rank-<host>-<pid>.jsonl: one that is stopped
  * later cannot say it any more. */

@@ -6,7 +6,8 @@
  *   stall    work is in flight and nothing moved for GANTRY_STALL     once, until something moves
  *   error    comm_watch_want                                          once
  *   symptom  comm_watch_cause: in every pass, and for no report       until its cause is known (cause.c)
- *   signal   every communicator of the process                        each time
+ *   asked    every communicator of the process: GANTRY_STALL_SIGNAL,   each time
+ *            or GANTRY_STALL_DIR/request is new
  *
  * loop_mu protects the list, and which communicator is looked at; it is not held while one is, because a file is
  * written then. A communicator that is looked at stays in the list: comm_watch_remove waits until the thread has put it
@@ -15,22 +16,18 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/report.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/stall.h"
 #include "base/text.h"
 #include "base/trace.h"
+#include "inet/asked.h"
 #include "inet/loop.h"
 
 enum { NAP_MAX_MS = 1000, NAP_MIN_MS = 5 };
@@ -41,6 +38,8 @@ static struct {
 	struct gantry_comm *held GUARDED_BY(loop_mu); /* the thread looks at it */
 	uint64_t next GUARDED_BY(loop_mu);	      /* ns: the next look */
 	int causes GUARDED_BY(loop_mu);		      /* some wait for a cause, which any pass may bring */
+	uint32_t asked GUARDED_BY(loop_mu);	      /* signals seen */
+	struct gantry_stall_request request GUARDED_BY(loop_mu);
 	struct gantry_cond put_down;
 } watch = {.comms = {&watch.comms, &watch.comms}};
 
@@ -157,85 +156,6 @@ static void attend(struct gantry_comm *comm, int signalled)
 		tell(comm, GANTRY_LOG_WARN, "was asked");
 }
 
-/*
- * ---- reports on a signal ----
- *
- * The handler does nothing but count and write to an eventfd that the loop watches; the watchdog does the rest. The
- * eventfd stays open for the life of the process: a handler that was interrupted between reading its number and writing
- * must not find another file there.
- */
-
-static int wake_fd = -1; /* the handler's; release by install_handler, -1 in a forked child */
-static uint32_t came;	 /* the handler adds, the thread takes */
-
-static void on_signal_fd(struct inet_source *s, uint32_t events)
-{
-	uint64_t n;
-
-	(void)events;
-	if (read(s->fd, &n, sizeof(n)) < 0 && errno != EAGAIN)
-		LOG_DEBUG(COMM, "the eventfd of GANTRY_STALL_SIGNAL: %s", strerror(errno));
-}
-
-static struct inet_source signal_source = {.fd = -1, .ready = on_signal_fd};
-
-static void on_signal(int number)
-{
-	int fd = load_acquire(&wake_fd), kept = errno;
-	uint64_t one = 1;
-	ssize_t n;
-
-	(void)number;
-	fetch_add_release(&came, 1);
-	if (fd >= 0) {
-		n = write(fd, &one, sizeof(one));
-		(void)n; /* full: then the thread is about to wake anyway */
-	}
-	errno = kept;
-}
-
-/* 1: the handler has the eventfd. 0: the signal is the program's, or it cannot be had. */
-static int install_handler(const char *name)
-{
-	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
-	int number;
-
-	if (gantry_parse_signal(name, &number) != GANTRY_OK)
-		return 0; /* the parameter's check has refused it */
-	sigemptyset(&act.sa_mask);
-	if (wake_fd < 0)
-		store_release(&wake_fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (wake_fd < 0 || sigaction(number, NULL, &old))
-		goto failed;
-	if (old.sa_handler == on_signal)
-		return 1;
-	if (old.sa_flags & SA_SIGINFO || old.sa_handler != SIG_DFL) {
-		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", name);
-		return 0;
-	}
-	if (sigaction(number, &act, NULL) == 0)
-		return 1;
-failed:
-	LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", name, strerror(errno));
-	return 0;
-}
-
-static void signal_start(void) REQUIRES(loop_mu)
-{
-	const char *name = gantry_params()->stall_signal;
-
-	if (signal_source.id || !*name || !install_handler(name))
-		return;
-	signal_source.fd = wake_fd;
-	if (inet_source_add(&signal_source, EPOLLIN) != GANTRY_OK)
-		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL is not heard: %s", strerror(errno));
-}
-
-static void signal_stop(void) REQUIRES(loop_mu)
-{
-	inet_source_release(&signal_source);
-}
-
 /* ---- the loop's client ---- */
 
 static uint64_t nap_ns(void)
@@ -270,8 +190,12 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 
 static void pass(void) REQUIRES(loop_mu)
 {
-	int signalled = exchange_acquire(&came, 0) != 0, all = signalled || inet_due(watch.next);
+	uint32_t asked = inet_asked();
+	int signalled = asked != watch.asked, all = signalled || inet_due(watch.next);
 
+	watch.asked = asked;
+	if (all && gantry_stall_requested(&watch.request))
+		signalled = 1;
 	if (!all && !watch.causes)
 		return;
 	if (all)
@@ -290,7 +214,7 @@ static int busy(void) REQUIRES(loop_mu)
 
 static void stop(void) REQUIRES(loop_mu)
 {
-	signal_stop();
+	inet_asked_stop(INET_ASKED_COMM);
 	inet_stats_remove(&comm_stats);
 }
 
@@ -303,9 +227,8 @@ struct gantry_comm *comm_watch_next(const struct gantry_comm *comm)
 
 static void in_child(void) REQUIRES(loop_mu)
 {
-	/* The loop has closed the eventfd if it watched it. Else a copy stays open, which misleads nobody. */
-	store_release(&wake_fd, -1);
-	store_relaxed(&came, 0);
+	inet_asked_in_child();
+	watch.asked = inet_asked();
 	watch.held = NULL;
 	gantry_list_each_safe (e, &watch.comms)
 		gantry_list_remove(e); /* so that destroying one here is harmless */
@@ -333,7 +256,7 @@ void comm_watch_add(struct gantry_comm *comm)
 	if (inet_loop_start(&client) != GANTRY_OK)
 		LOG_WARN(COMM, "stalls will not be noticed");
 	else
-		signal_start();
+		inet_asked_start(INET_ASKED_COMM);
 	gantry_list_append(&watch.comms, &comm->node);
 	inet_stats_add(&comm_stats);
 	look_soon(); /* a report may be wanted already */

@@ -452,7 +452,7 @@ static void tell_stall(struct gantry_rx *rx, uint64_t now)
 		}
 	}
 	if (n)
-		gantry_stall_tell("rx", waits, n);
+		gantry_stall_tell("rx", waits, n, 0);
 }
 
 /* After each pass: a report if ops have not moved for GANTRY_STALL, as far as somebody waits for them. */

@@ -271,7 +271,7 @@ TEST(damaged_lines)
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":1}"), "before the communicator");
 	CHECK_HAS(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":5,\"nranks\":2}"), "rank or nranks");
 	CHECK_HAS(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":9999999}"), "rank or nranks");
-	CHECK_HAS(take(&h, "{\"other\":1}"), "kind is none of comm, conn, process and wait");
+	CHECK_HAS(take(&h, "{\"other\":1}"), "kind is none of comm, conn, process, rank and wait");
 	CHECK(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":2}") == NULL);
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":2}"), "no rank");
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":1,\"waits_for\":\"godot\"}"), "unknown");
@@ -383,6 +383,54 @@ static void waits_for_process(struct hand *h, int pid)
 		"\"bytes\":64,\"waits_for\":\"peer\",\"wait_ms\":31000}",
 		pid);
 	CHECK(take(h, line) == NULL);
+}
+
+static void is_rank(struct hand *h, int pid, int rank, int calls)
+{
+	char line[512];
+
+	snprintf(line, sizeof(line),
+		 "{\"kind\":\"rank\",\"nccl\":0,\"comm\":\"c7\",\"rank\":%d,\"nranks\":3,\"name\":\"\",\"host\":"
+		 "\"node\","
+		 "\"pid\":%d,\"over\":0,\"collectives\":%d,\"last\":{\"bytes\":1024,\"collective\":\"AllReduce\","
+		 "\"type\":\"Int8\",\"algo\":\"TREE\",\"proto\":\"ll\"}}",
+		 rank, pid, calls);
+	CHECK(take(h, line) == NULL);
+}
+
+/* Ranks of NCCL's: one that has called less is missed, one without a report sooner, a silent one first. */
+TEST(ranks_of_processes)
+{
+	struct hand h = {.nranks = 1};
+	struct stall_verdict v;
+
+	is_rank(&h, 3, 2, 0);
+	process_says(&h, 1, 5);
+	is_rank(&h, 1, 0, 8);
+	waits_for_process(&h, 2);
+	process_says(&h, 2, 5);
+	is_rank(&h, 2, 1, 7);
+	is_rank(&h, 2, 1, 6); /* older */
+	stall_judge_processes(&h.set, &v);
+	CHECK_STR(v.cause, "missing call");
+	CHECK_HAS(v.text,
+		  "rank 1 of 3 (node, pid 2) has called 7 collectives of communicator c7, and rank 0 8: its call of "
+		  "AllReduce #8 (1 KiB Int8, TREE, ll) is missing; rank 0 of 3 (node, pid 1) waits for data of it");
+	CHECK_EQ(v.rank, 1);
+	CHECK_STR(v.comm, "c7");
+	CHECK_EQ(v.nranks, 3);
+	waits_for_process(&h, 3);
+	stall_judge_processes(&h.set, &v);
+	CHECK_STR(v.cause, "no report");
+	CHECK_EQ(v.rank, 2);
+	CHECK(take(&h, "{\"kind\":\"wait\",\"peer\":\"10.0.0.2:4000 (node pid "
+		       "2)\",\"dir\":\"send\",\"requests\":1,\"tag\":7,"
+		       "\"bytes\":64,\"waits_for\":\"peer\",\"wait_ms\":100,\"heard_ms\":2500,\"silent\":1}") == NULL);
+	stall_judge_processes(&h.set, &v);
+	CHECK_STR(v.cause, "stopped");
+	CHECK_HAS(v.text, "rank 1 of 3 (node, pid 2) was not heard of for 2.5 s");
+	CHECK_HAS(take(&h, "{\"kind\":\"rank\",\"pid\":1}"), "without its number");
+	stall_free(&h.set);
 }
 
 TEST(processes)

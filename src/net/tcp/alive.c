@@ -42,7 +42,9 @@
  */
 
 static struct {
-	uint64_t looked;		 /* ns */
+	uint64_t looked; /* ns */
+	int asked;	 /* the last look was asked for */
+	struct gantry_stall_request request;
 	struct gantry_stall_wait *waits; /* owned; between a look that found something and tcp_stall_tell */
 	size_t n, room;
 } stall;
@@ -120,6 +122,8 @@ static void look_rx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 static void add_wait(const struct tcp_link *l, int send, const struct look *k, uint64_t wait_ns)
 {
 	struct gantry_stall_wait *grown = stall.waits;
+	int64_t ticks = (int64_t)(gantry_ticks() - load_relaxed(&l->last.heard));
+	uint64_t heard_ns = ticks > 0 ? (uint64_t)(gantry_us_of_ticks((uint64_t)ticks) * 1000) : 0;
 
 	if (stall.n == stall.room) {
 		grown = realloc(stall.waits, (stall.room + 16) * sizeof(*grown));
@@ -133,12 +137,14 @@ static void add_wait(const struct tcp_link *l, int send, const struct look *k, u
 							  .requests = k->requests,
 							  .tag = k->tag,
 							  .bytes = k->bytes,
-							  .wait_ns = wait_ns};
+							  .wait_ns = wait_ns,
+							  .heard_ns = heard_ns,
+							  .silent = heard_ns > gantry_params()->timeout / 8};
 	memcpy(stall.waits[stall.n++].peer, l->session.peer, sizeof(l->session.peer));
 }
 
 /* 1: it has become a stall. */
-static int look_at(struct tcp_link *l, int send, uint64_t now)
+static int look_at(struct tcp_link *l, int send, uint64_t now, int asked)
 {
 	struct tcp_stall *s = &l->stall[send];
 	struct look k = {0};
@@ -152,7 +158,8 @@ static int look_at(struct tcp_link *l, int send, uint64_t now)
 	link_mu_unlock(&l->mu);
 	if (!k.requests || k.sum != s->sum || !s->since) {
 		*s = (struct tcp_stall){.sum = k.sum, .since = now};
-		return 0;
+		if (!asked || !k.requests)
+			return 0;
 	}
 	if (now - s->since >= gantry_stall_after() && !s->told)
 		fresh = s->told = 1;
@@ -174,26 +181,28 @@ void tcp_stall_look(struct tcp_link *l, int send, struct gantry_stall_wait *ret)
 		.waits_for = k.waits_for, .send = send, .requests = k.requests, .tag = k.tag, .bytes = k.bytes};
 }
 
-int tcp_stall_tick(uint64_t now_ns)
+int tcp_stall_tick(uint64_t now_ns, int asked)
 {
 	int fresh = 0;
 
-	if (!gantry_stall_after() || now_ns - stall.looked < gantry_stall_interval())
+	if (!gantry_stall_after() || (!asked && now_ns - stall.looked < gantry_stall_interval()))
 		return 0;
+	asked |= gantry_stall_requested(&stall.request);
+	stall.asked = asked;
 	stall.looked = now_ns;
 	stall.n = 0;
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
 		if (!l->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
 			continue;
-		fresh |= look_at(l, 0, now_ns);
-		fresh |= look_at(l, 1, now_ns);
+		fresh |= look_at(l, 0, now_ns, asked) | asked;
+		fresh |= look_at(l, 1, now_ns, asked);
 	}
 	return fresh;
 }
 
 void tcp_stall_tell(void)
 {
-	gantry_stall_tell("net", stall.waits, stall.n);
+	gantry_stall_tell("net", stall.waits, stall.n, stall.asked);
 	free(stall.waits);
 	stall.waits = NULL;
 	stall.n = stall.room = 0;

@@ -10,7 +10,9 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/stall.h"
 #include "base/trace.h"
+#include "inet/asked.h"
 #include "inet/settings.h"
 #include "net/tcp/worker.h"
 
@@ -97,14 +99,16 @@ static void pass(void) REQUIRES(loop_mu)
 {
 	struct tcp_network *e = &tcp_network;
 	uint64_t now = gantry_now_ns();
+	int asked = inet_asked() != e->asked;
 
-	if (inet_due(next_due())) {
+	e->asked = inet_asked();
+	if (asked || inet_due(next_due())) {
 		e->ticked = now;
 		tcp_connector_tick(now);
 		tcp_accept_tick(now);
 		tcp_alive_tick(now);
 		tcp_linger_tick(now);
-		if (tcp_stall_tick(now)) {
+		if (tcp_stall_tick(now, asked)) {
 			inet_loop_unlock();
 			tcp_stall_tell();
 			inet_loop_lock();
@@ -123,6 +127,7 @@ static void stop(void) REQUIRES(loop_mu)
 	tcp_accept_tick(UINT64_MAX);
 	tcp_workers_stop();
 	inet_stats_remove(&tcp_stats);
+	inet_asked_stop(INET_ASKED_NET);
 }
 
 static int leaving(int last, int ms) REQUIRES(loop_mu)
@@ -155,6 +160,7 @@ static void in_child(void) REQUIRES(loop_mu)
 		inet_abandon(&e->listeners[i]);
 	init_lists(e);
 	tcp_workers_abandon();
+	inet_asked_in_child();
 	e->users = e->nburied = 0;
 	e->process = 0;
 }
@@ -180,6 +186,10 @@ gantry_result tcp_network_start(void)
 		identify(e);
 	e->ticked = e->last_tick = 0;
 	inet_stats_add(&tcp_stats);
+	if (gantry_stall_after()) {
+		e->asked = inet_asked();
+		inet_asked_start(INET_ASKED_NET);
+	}
 	if (gantry_trace_on())
 		LOG_INFO(NET, "events are recorded for GANTRY_TRACE=%s", gantry_params()->trace);
 	return GANTRY_OK;

@@ -125,6 +125,7 @@ struct tcp_network {
 	struct gantry_list sessions[TCP_BUCKETS] GUARDED_BY(loop_mu); /* links that peers have opened */
 	int nburied GUARDED_BY(loop_mu);			      /* links not freed yet, in the list or not */
 	/* ns: the last tick of all, that of heartbeats, and the last look at links that open. */
+	uint32_t asked GUARDED_BY(loop_mu); /* GANTRY_STALL_SIGNAL, as often as it was seen */
 	uint64_t ticked GUARDED_BY(loop_mu), last_tick GUARDED_BY(loop_mu), opening_looked GUARDED_BY(loop_mu);
 	struct { /* since the process began */
 		uint64_t connect_retries, link_failures;
@@ -201,7 +202,7 @@ uint64_t tcp_alive_interval(void);
 void tcp_alive_tick(uint64_t now) REQUIRES(loop_mu);
 void tcp_linger_tick(uint64_t now) REQUIRES(loop_mu);
 /* Looks at all links for GANTRY_STALL_DIR. 1: there is something to tell, without a lock. */
-int tcp_stall_tick(uint64_t now_ns) REQUIRES(loop_mu);
+int tcp_stall_tick(uint64_t now_ns, int asked) REQUIRES(loop_mu);
 void tcp_stall_tell(void);
 /* One direction at this moment; wait_ns and the peer are left out. */
 void tcp_stall_look(struct tcp_link *l, int send, struct gantry_stall_wait *ret) EXCLUDES(link_mu);

@@ -3,7 +3,6 @@
  * Counters of pipelines, for inet/stats.h. A pipeline has no thread: it is shown while it, or another user
  * of the network, has a connection or listens.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "inet/stats.h"
 #include "base/atomic.h"
 #include "rx/rx.h"

@@ -3,7 +3,6 @@
  * Counters of links and lanes, for inet/stats.h. They are those that the network keeps anyway, and TCP's own of each
  * socket: nothing is counted for this alone on the way of a message. Runs under loop_mu, so no link goes away meanwhile.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <stddef.h>

@@ -91,7 +91,8 @@ struct check_side {
 	struct check_status *me;
 	/* Calls longer than slow_ns, counted by check_leave; 0 switches that off. */
 	uint64_t slow_ns;
-	int events; /* of the profiler: started and not stopped */
+	int events;	  /* of the profiler: started and not stopped */
+	int calls, waits; /* of the progress thread: all of them, and those of 20 ms and more */
 	/* The job for the service thread; under lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;

@@ -442,8 +442,10 @@ static gantry_result post_send(struct check_flow *f, struct check_post *p)
 
 static gantry_result post_recv(struct check_flow *f, struct check_post *p)
 {
+	static struct check_post given; /* of the progress thread */
 	const struct check_group *g = &f->plan->groups[f->next_group];
 	struct gantry_net *net = f->s->net;
+	gantry_result r;
 
 	p->n = g->n;
 	p->index = f->next_group;
@@ -457,8 +459,14 @@ static gantry_result post_recv(struct check_flow *f, struct check_post *p)
 	}
 	f->prepared = f->posted + 1;
 	p->request = f->plan->optional && g->n == 1 ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
-	return CHECK_CALL(f->s, CHECK_PROGRESS, "irecv",
-			  net->ops->irecv(net, f->comm, g->n, p->data, p->sizes, p->tags, p->mrs, &p->request));
+	/* NCCL's arrays are on its stack, and something else a moment later. */
+	given = *p;
+	r = CHECK_CALL(
+		f->s, CHECK_PROGRESS, "irecv",
+		net->ops->irecv(net, f->comm, g->n, given.data, given.sizes, given.tags, given.mrs, &given.request));
+	p->request = given.request;
+	memset(&given, CHECK_POISON, sizeof(given));
+	return r;
 }
 
 gantry_result check_flow_try(struct check_flow *f)

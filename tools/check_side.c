@@ -139,6 +139,10 @@ void check_leave(struct check_side *s, enum check_thread thread, uint64_t since)
 	uint64_t took = gantry_now_ns() - since;
 
 	store_release(&s->me->call[thread], NULL);
+	if (thread == CHECK_PROGRESS) {
+		s->calls++;
+		s->waits += took >= 2 * WAIT_MS * (uint64_t)CHECK_MS;
+	}
 	if (s->slow_ns)
 		judge_slow(s, thread, call, took);
 }

@@ -62,6 +62,7 @@ struct comm;
 struct request {
 	struct comm *comm;
 	int used, done, n, tests;
+	void **kept;		     /* the array of buffers as it was given */
 	int got, matched[MAX_RECVS]; /* of a grouped receive */
 	uint8_t *data[MAX_RECVS];
 	size_t posted[MAX_RECVS], real[MAX_RECVS];
@@ -189,6 +190,15 @@ static ncclResult_t simple_connect(int dev, void *handle, void **ret_comm, ncclN
 		return ncclSuccess;
 	if ((dev && BROKEN(second_device)) || (BROKEN(few_comms) && comms_open >= FEW))
 		return ncclSystemError;
+	if (BROKEN(one_connect)) { /* pending at a time */
+		static void *pending;
+
+		if (pending && pending != handle && !h->started)
+			return ncclInvalidUsage;
+		pending = pending || h->started ? NULL : handle;
+		if (pending)
+			return ncclSuccess;
+	}
 	if (!h->started) {
 		h->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		if (h->fd < 0)
@@ -388,6 +398,8 @@ static int receive_head(struct comm *c, struct request *r)
 		return 0;
 	}
 	c->buffer = match(r, c->head.tag);
+	if (BROKEN(keep_arrays) && c->buffer >= 0)
+		r->data[c->buffer] = r->kept[c->buffer];
 	if (c->buffer < 0)
 		put_aside(c);
 	else if (c->head.size > r->posted[c->buffer] && BROKEN(truncate))
@@ -504,8 +516,10 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 	struct comm *c = send_comm;
 	struct request *r;
 
-	if (BROKEN(isend_waits))
-		usleep(20000);
+	if (BROKEN(isend_waits) || (BROKEN(isend_waits_rarely) && c->posted % 50 == 20))
+		usleep(30000);
+	if (BROKEN(small_tags) && tag > 255)
+		return ncclInvalidArgument;
 	if (BROKEN(request_unwritten) && c->number++ == 10)
 		return ncclSuccess;
 	if (c->error)
@@ -560,6 +574,7 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 	if (!r)
 		return BROKEN(requests_strict) ? ncclInternalError : ncclSuccess;
 	r->n = n;
+	r->kept = data;
 	for (int k = 0; k < n; k++) {
 #ifdef SIMPLE_TARGET
 		r->data[k] = SIMPLE_TARGET(data[k]);

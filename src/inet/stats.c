@@ -190,7 +190,8 @@ static void remove_socket(void)
 /* The thread may still run: it only ever makes the path empty at this time, or has made it long ago. */
 __attribute__((destructor)) static void remove_at_exit(void) UNCHECKED
 {
-	if (stats.owner == getpid() && loop_mu_trylock(&inet_loop.mu)) {
+	/* A process that never had one, as one with libnccl.so.2 preloaded, makes no system call here. */
+	if (stats.owner && stats.owner == getpid() && loop_mu_trylock(&inet_loop.mu)) {
 		remove_socket();
 		inet_loop_unlock();
 	}

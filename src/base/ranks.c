@@ -179,7 +179,10 @@ void gantry_nccl_put_event(struct gantry_json *j, const struct gantry_event *e)
 	switch (e->kind) {
 	case GANTRY_EV_NCCL_CALL:
 		gantry_json_uint(j, "nccl", e->a);
-		put_call(j, e->b, e->c);
+		if (e->c & GANTRY_EV_OP_END) /* it has no more */
+			gantry_json_uint(j, "number", (uint32_t)e->b);
+		else
+			put_call(j, e->b, e->c);
 		break;
 	case GANTRY_EV_NCCL_OP:
 		put_op(j, e);

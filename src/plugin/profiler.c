@@ -84,7 +84,7 @@ void plugin_profile_done(const struct plugin_profile_events *events)
 /* ---- the profiler: versionless ---- */
 
 /*
- * The newest state of each step that is in flight, as op << 32 | step << 8 | state. NCCL says some of them again in
+ * The newest state of each step that is in flight, as op << 32 | step << 8 | state + 1. NCCL says some of them again in
  * each pass of its progress loop. By the thread that progresses the op; one that has the same place is told again.
  */
 enum { OPS = 4096, STEPS = 8, TRIED = GANTRY_NCCL_STATES };
@@ -161,7 +161,7 @@ static int enter_state(void *step, uint32_t state)
 {
 	uint32_t op = HANDLE_LOW(step), number = HANDLE_STEP_OF(step);
 	uint64_t *at = &states[op % OPS][number % STEPS];
-	uint64_t now = (uint64_t)op << 32 | (number & 0xffffff) << 8 | state;
+	uint64_t now = (uint64_t)op << 32 | (number & 0xffffff) << 8 | (state + 1);
 
 	if (load_relaxed(at) == now)
 		return 0;
@@ -183,9 +183,9 @@ static void note_try(void *step)
 	uint64_t now =
 		load_relaxed(&states[op % OPS][number % STEPS]) ^ ((uint64_t)op << 32 | (number & 0xffffff) << 8);
 
-	if (now == TRIED)
+	if (now == TRIED + 1)
 		put_state(step, GANTRY_NCCL_ROOM, 0);
-	else if (now != GANTRY_NCCL_ROOM)
+	else if (now != GANTRY_NCCL_ROOM + 1)
 		enter_state(step, TRIED);
 }
 

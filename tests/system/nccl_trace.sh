@@ -21,6 +21,11 @@ job() {
 	python3 "$SOURCE_DIR/tests/nccl_trace.py" "$tmp/$1.json" 4 $((2 * $2 * $3)) || die "the bytes of $1"
 	grep -q '"name":"rank 3 of 4, NCCL.s communicator 000000001234abcd' "$tmp/$1.json" || die "no process is named by its rank"
 	grep -q 'AllReduce' "$tmp/seen" || die "no bar of a collective"
+	# Every step is there from its beginning: the first ones of each collective, channel and direction.
+	for file in "$tmp/$1"/trace-*.jsonl; do
+		n=$(grep -c '"name":"nccl step".*"step":0,.*"state":"kernel"' "$file")
+		[ "$n" = 12 ] || die "$file: $n of 12 first steps wait for the kernel"
+	done
 	"$gantry" trace --summary "$tmp/$1" >"$tmp/summary" || die "--summary"
 	grep -qE "^ +0  send to +1 +1 +$((3 * $2)) +$((3 * $2 * $3)) " "$tmp/summary" ||
 		die "the summary lacks rank 0's sends: $(cat "$tmp/summary")"

@@ -23,7 +23,7 @@ static void judge_all(const struct stall_set *set)
 	struct stall_verdict v;
 
 	stall_judge_processes(set, &v);
-	MUST(v.rank == -1 && *v.text && v.votes >= 0 && v.votes <= v.reports);
+	MUST(v.rank >= -1 && *v.text && v.votes >= 0 && v.votes <= v.reports);
 	for (size_t i = 0; i < set->ncomms; i++) {
 		if (!set->comms[i].nreports || set->comms[i].nranks > 4096)
 			continue;

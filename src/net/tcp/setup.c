@@ -168,6 +168,17 @@ static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_
 			 l->session.eager_max);
 }
 
+/* Not where the message would be sent without a copy: with many channels each of a stream looks like the only one, and
+ * copying 256 KiB cost a sixth of the bandwidth. And so that the window, of which the receiver tells late, has room. */
+static uint32_t lone_max(const struct tcp_link *l)
+{
+	uint64_t most = gantry_params()->zerocopy_min - 1, times = (uint64_t)LONE_TIMES * l->session.eager_max;
+
+	if (most > l->session.peer_window / 4)
+		most = l->session.peer_window / 4;
+	return (uint32_t)(times < most ? times : most);
+}
+
 void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer)
 {
 	const struct gantry_params *p = gantry_params();
@@ -179,10 +190,8 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	/* The receiver reports at LINK_TELL at the latest: what is left of the window must hold an eager message whole. */
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
-	/* Of the window, which is reported before it is half used. Unpack queues have room for eager_max. */
-	l->session.lone_max = peer->unpack != WIRE_UNPACK_NO			     ? 0
-			      : LONE_TIMES * l->session.eager_max < peer->window / 4 ? LONE_TIMES * l->session.eager_max
-										     : peer->window / 4;
+	l->session.lone_max =
+		peer->unpack == WIRE_UNPACK_NO ? lone_max(l) : 0; /* unpack queues have room for eager_max */
 	agree_on_devices(l, rx_memory, peer->unpack);
 	store_relaxed(&l->tx.splice, p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
 					     (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host));

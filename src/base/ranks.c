@@ -101,17 +101,6 @@ void gantry_rank_end(int entry)
 	ranks_mu_unlock(&ranks.mu);
 }
 
-int gantry_rank_any(void)
-{
-	int any = 0;
-
-	ranks_mu_lock(&ranks.mu);
-	for (int i = 0; i < GANTRY_RANKS; i++)
-		any |= ranks.entries[i].used && !ranks.entries[i].over;
-	ranks_mu_unlock(&ranks.mu);
-	return any;
-}
-
 uint64_t gantry_rank_call_b(uint32_t number, const struct gantry_rank_call *call)
 {
 	uint32_t what = call->func | call->type << 4 | call->algo << 8 | call->proto << 12 | call->channels << 16;

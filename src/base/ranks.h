@@ -41,8 +41,6 @@ void gantry_rank_end(int entry);
  * transfers apart, from GANTRY_RANK_P2P + 1. */
 #define GANTRY_RANK_P2P 0x80000000u
 uint32_t gantry_rank_called(int entry, const struct gantry_rank_call *call);
-/* 1: there is an entry of a communicator that has not ended. */
-int gantry_rank_any(void);
 
 /*
  * The events. NCCL_CALL: c = bytes | (root + 1) << 40, with OP_END; b = number | what << 32.

@@ -1,6 +1,5 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# also with: GANTRY_SECRET=alpha
 # What a communicator leaves behind when it is gone (nothing), how long closing takes (nobody is waited for), and what
 # it costs while nothing happens (next to nothing).
 # Catches: an fd, thread, allocation or engine user that is not given back on close; a thread that polls; a close that
@@ -45,7 +44,11 @@ close_stopped "close with a stopped peer"
 run "idle" idle
 unaccepted
 run "crossing connections" crossing 20
-GANTRY_SECRET=alpha run "cycles, with a secret" cycles $((cycles / 5))
+export GANTRY_SECRET=alpha
+run "cycles, with a secret" cycles $((cycles / 5))
+close_stopped "close with a stopped peer, with a secret"
+run "crossing connections, with a secret" crossing 5
+unset GANTRY_SECRET
 export GANTRY_HELPERS=2 GANTRY_LANES=2
 run "cycles, with helpers" cycles $((cycles / 5))
 close_stopped "close with a stopped peer, with helpers"

@@ -188,6 +188,7 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	l->session.peer_window = peer->window;
 	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
 	/* The receiver reports at LINK_TELL at the latest: what is left of the window must hold an eager message whole. */
+	_Static_assert(LINK_TELL + LINK_WINDOW / 2 + WIRE_EAGER_SIZE <= LINK_WINDOW, "room for one more eager message");
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
 	l->session.lone_max =

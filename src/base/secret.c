@@ -102,6 +102,10 @@ static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 		FAIL_NOW(GANTRY_ERR_CONFIG,
 			 "GANTRY_SECRET_FILE %s can be written by other users (mode %04o): chmod 600 it", path,
 			 (unsigned)(st.st_mode & 07777));
+	if (st.st_mode & S_IROTH && gantry_params()->encrypt != PARAM_ENCRYPT_OFF)
+		FAIL_NOW(GANTRY_ERR_CONFIG,
+			 "GANTRY_SECRET_FILE %s can be read by all users (mode %04o), who could decrypt: chmod 600 it",
+			 path, (unsigned)(st.st_mode & 07777));
 	if (st.st_mode & S_IROTH && !warned) {
 		warned = true;
 		LOG_WARN(BASE, "GANTRY_SECRET_FILE %s can be read by all users (mode %04o): chmod 600 it", path,

@@ -292,6 +292,31 @@ gantry_result gantry_parse_addr(const char *text, struct sockaddr_storage *ret_a
 	return (v6 ? parse_v6(host, port, ret_addr) : parse_v4(host, port, ret_addr)) ? GANTRY_OK : GANTRY_ERR_INVALID;
 }
 
+int gantry_split_host(char *text, char **ret_host, uint16_t *ret_port)
+{
+	char *end = strchr(text, ']'), *port = NULL;
+	uint16_t v = 0;
+
+	*ret_host = text;
+	if (*text == '[' && !end)
+		return -1;
+	if (*text == '[') {
+		*ret_host = text + 1;
+		*end = 0;
+		if (end[1] == ':')
+			port = end + 2;
+		else if (end[1])
+			return -1;
+	} else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
+		port = strchr(text, ':');
+		*port++ = 0;
+	}
+	if (port && !parse_port(port, strlen(port), &v))
+		return -1;
+	*ret_port = v;
+	return 0;
+}
+
 /* Those whose default is harmless or that are made for this. What ends or stops a process means something else. */
 static const struct {
 	const char *name;
@@ -365,6 +390,25 @@ CHECK_BY(gantry_check_port_range, gantry_parse_port_range, uint16_t, &v, &v)
 CHECK_BY(gantry_check_addr, gantry_parse_addr, struct sockaddr_storage, &v)
 CHECK_BY(gantry_check_signal, gantry_parse_signal, int, &v)
 CHECK_BY(gantry_check_subsys, gantry_parse_subsys, uint32_t, &v)
+
+int gantry_check_host(const char *text)
+{
+	char copy[512], *host;
+	uint16_t port;
+
+	return (size_t)snprintf(copy, sizeof(copy), "%s", text) < sizeof(copy) &&
+	       gantry_split_host(copy, &host, &port) == 0 && *host;
+}
+
+int gantry_check_hosts(const char *text)
+{
+	char entry[512];
+
+	while (gantry_next_entry(&text, entry, sizeof(entry)))
+		if (!gantry_check_host(entry))
+			return 0;
+	return 1;
+}
 
 /* ---- what people read ---- */
 

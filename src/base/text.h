@@ -47,10 +47,16 @@ gantry_result gantry_parse_subsys(const char *text, uint32_t *ret_mask);
 /* The next entry of a comma-separated list, trimmed and cut to fit; NULL at the end. *pos moves on. */
 const char *gantry_next_entry(const char **pos, char *buf, size_t len);
 
+/* Cuts "node7:4000", "[fd00::2]:4000", "fd00::2" into host and port, 0 if there is none; the text is changed. -1: it has
+ * not that form. */
+int gantry_split_host(char *text, char **ret_host, uint16_t *ret_port);
+
 /* True where the text is allowed; never called for "". */
 int gantry_check_port_range(const char *text);
 int gantry_check_addr(const char *text);
 int gantry_check_signal(const char *text);
+int gantry_check_host(const char *text);
+int gantry_check_hosts(const char *text);
 int gantry_check_subsys(const char *text);
 
 /* Advice that can be followed: it depends on what the hard limit allows. */

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -110,6 +111,59 @@ gantry_result gantry_addr_parse(const char *text, struct gantry_addr *ret_addr)
 			 text);
 	*ret_addr = gantry_addr_of((const struct sockaddr *)&parsed);
 	return GANTRY_OK;
+}
+
+static int add_host(const char *host, uint16_t port, struct gantry_addr *addrs, int *n, char *why, size_t len)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+	const struct addrinfo numeric = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+	struct addrinfo *list = NULL;
+	int e = getaddrinfo(host, NULL, &numeric, &list);
+
+	if (e)
+		e = getaddrinfo(host, NULL, &hints, &list);
+	if (e) {
+		snprintf(why, len, "%s: %s", host, gai_strerror(e));
+		return -1;
+	}
+	for (const struct addrinfo *i = list; i && *n < GANTRY_ADDRS_MAX; i = i->ai_next) {
+		struct gantry_addr a = gantry_addr_of(i->ai_addr);
+
+		if (a.sa.sa_family == AF_UNSPEC)
+			continue;
+		gantry_addr_set_port(&a, port);
+		addrs[(*n)++] = a;
+	}
+	freeaddrinfo(list);
+	return 0;
+}
+
+int gantry_addr_resolve(const char *text, uint16_t port, struct gantry_addr ret_addrs[GANTRY_ADDRS_MAX], int *ret_n,
+			char *why, size_t len)
+{
+	char copy[512], *rest = copy, *one, *host;
+	int n = 0;
+
+	if ((size_t)snprintf(copy, sizeof(copy), "%s", text) >= sizeof(copy)) {
+		snprintf(why, len, "%.40s...: too long for a host", text);
+		return -1;
+	}
+	while ((one = strsep(&rest, ","))) {
+		uint16_t own = 0;
+
+		if (gantry_split_host(one, &host, &own) < 0 || !*host) {
+			snprintf(why, len, "%s: not a host, or its port is not from 1 to 65535", text);
+			return -1;
+		}
+		if (add_host(host, own ? own : port, ret_addrs, &n, why, len) < 0)
+			return -1;
+	}
+	if (!n) {
+		snprintf(why, len, "%s: no address", text);
+		return -1;
+	}
+	*ret_n = n;
+	return 0;
 }
 
 static int same_as_local(const struct gantry_addr *a, struct gantry_addr b)

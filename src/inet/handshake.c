@@ -5,17 +5,23 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "base/assert.h"
 #include "base/build.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/hmac.h"
 #include "base/identity.h"
 #include "base/log.h"
+#include "base/openssl.h"
 #include "gantry/version.h"
+#include "inet/tls.h"
 
+static const uint64_t starved_max_ns = 1000000000;
 enum { MAGIC_SIZE = 8 };
 static const uint8_t hello_magic[MAGIC_SIZE] = "GANTRY\x01\n";
 static const uint8_t answer_magic[MAGIC_SIZE] = "GANTRY\x02\n"; /* and of challenges */
@@ -26,6 +32,8 @@ enum {
 	AT_VERSION = 8,
 	AT_AUTH = 10,	 /* hello */
 	AT_VERDICT = 10, /* answer */
+	AT_OFFER = 11,	 /* hello */
+	AT_CIPHER = 11,	 /* challenge */
 	AT_PAYLOAD_SIZE = 12,
 	HEAD_SIZE = 16,
 	AT_NAME = 16, /* hello */
@@ -66,7 +74,14 @@ __attribute__((format(printf, 3, 4))) static enum inet_event fail(struct inet_ha
 
 /* ---- proofs ---- */
 
-/* Over all that was said, up to `end`. The label says whose it is. */
+/* Over all that was said, up to `end`. The label says what it is for. */
+static gantry_result make_labelled(struct inet_handshake *h, const char *label, size_t end,
+				   uint8_t ret_mac[GANTRY_MAC_SIZE])
+{
+	put_text(h->said, INET_LABEL_SIZE, label);
+	return gantry_hmac_sha256(h->key.bytes, h->key.size, h->said, end, ret_mac);
+}
+
 static gantry_result make_mac(struct inet_handshake *h, bool client, size_t end, uint8_t ret_mac[GANTRY_MAC_SIZE])
 {
 	if (h->key.auth == INET_AUTH_SHOWN) {
@@ -75,8 +90,7 @@ static gantry_result make_mac(struct inet_handshake *h, bool client, size_t end,
 		       INET_SHOWN_SIZE / 2);
 		return GANTRY_OK;
 	}
-	put_text(h->said, INET_LABEL_SIZE, client ? "gantry client" : "gantry server");
-	return gantry_hmac_sha256(h->key.bytes, h->key.size, h->said, end, ret_mac);
+	return make_labelled(h, client ? "gantry client" : "gantry server", end, ret_mac);
 }
 
 static bool is_mac(struct inet_handshake *h, bool client, size_t end, const uint8_t mac[GANTRY_MAC_SIZE])
@@ -84,6 +98,84 @@ static bool is_mac(struct inet_handshake *h, bool client, size_t end, const uint
 	uint8_t expected[GANTRY_MAC_SIZE];
 
 	return make_mac(h, client, end, expected) == GANTRY_OK && gantry_equal_secret(mac, expected, GANTRY_MAC_SIZE);
+}
+
+/* ---- encryption ---- */
+
+/* In hello: the cipher that this side prefers, and a bit if it insists. */
+enum { OFFER_CIPHERS = 3, OFFER_REQUIRES = 4 };
+
+/* While TLS runs, and until what it has said last is out. */
+struct inet_exchange {
+	struct inet_tls *tls; /* owned; NULL: over */
+	uint8_t in[INET_TLS_RECORD_MAX];
+	uint8_t out[INET_PROOF_SIZE + 2 * INET_TLS_RECORD_MAX];
+};
+
+static uint8_t offer_of(const struct inet_key *key)
+{
+	if (key->auth != INET_AUTH_SECRET || key->encrypt == INET_ENCRYPT_OFF)
+		return 0;
+	return (uint8_t)(gantry_cipher_preferred() | (key->encrypt == INET_ENCRYPT_REQUIRE ? OFFER_REQUIRES : 0));
+}
+
+/* AES where it is the faster one on both CPUs. */
+static enum gantry_cipher agree(uint8_t mine, uint8_t theirs)
+{
+	int a = mine & OFFER_CIPHERS, b = theirs & OFFER_CIPHERS;
+
+	if (!a || !b || a >= GANTRY_CIPHERS || b >= GANTRY_CIPHERS)
+		return GANTRY_CIPHER_NONE;
+	return a == GANTRY_CIPHER_AES_128_GCM ? (enum gantry_cipher)b : (enum gantry_cipher)a;
+}
+
+void inet_seals_free(struct inet_seals *s)
+{
+	gantry_seal_free(s->tx);
+	gantry_seal_free(s->rx);
+	*s = (struct inet_seals){0};
+}
+
+void inet_handshake_end(struct inet_handshake *h)
+{
+	inet_seals_free(&h->seals);
+	if (!h->exchange)
+		return;
+	inet_tls_free(h->exchange->tls);
+	free(h->exchange);
+	h->exchange = NULL;
+	h->out_size = 0;
+}
+
+/* Both have proved themselves, or the client is about to. The pre-shared key is bound to hello and challenge. */
+static bool start_tls(struct inet_handshake *h, bool client)
+{
+	struct inet_exchange *x = h->exchange = calloc(1, sizeof(*x));
+	uint8_t psk[GANTRY_MAC_SIZE];
+
+	if (!x || gantry_openssl_load() != GANTRY_OK || make_labelled(h, "gantry tls", h->at, psk) != GANTRY_OK)
+		return false;
+	x->tls = inet_tls_new(client, psk);
+	explicit_bzero(psk, sizeof(psk));
+	h->got = 0;
+	h->state = INET_HEAR_TLS;
+	return x->tls != NULL;
+}
+
+/* TLS is over: the seals of both directions. The context names hello and challenge, and so protocol, session and lane. */
+static bool make_seals(struct inet_handshake *h, bool client)
+{
+	uint8_t secrets[2][GANTRY_SEAL_SECRET];
+	uint8_t mine = client ? 0 : 1;
+	bool made =
+		inet_tls_export(h->exchange->tls, h->said + INET_LABEL_SIZE, h->at - INET_LABEL_SIZE, secrets) &&
+		gantry_seal_new(h->cipher, secrets[mine], mine, true, GANTRY_SEAL_REKEY, &h->seals.tx) == GANTRY_OK &&
+		gantry_seal_new(h->cipher, secrets[!mine], !mine, false, GANTRY_SEAL_REKEY, &h->seals.rx) == GANTRY_OK;
+
+	explicit_bzero(secrets, sizeof(secrets));
+	inet_tls_free(h->exchange->tls);
+	h->exchange->tls = NULL;
+	return made;
 }
 
 /* ---- what is said ---- */
@@ -122,6 +214,7 @@ gantry_result inet_handshake_start_client(struct inet_handshake *h, const struct
 	h->key = *key;
 	h->state = INET_HEAR_ANSWER;
 	put_head(m, hello_magic, protocol->version, (uint8_t)key->auth, payload_size);
+	m[AT_OFFER] = offer_of(key);
 	memcpy(m + AT_NAME, protocol->name, INET_NAME_SIZE);
 	r = gantry_random_bytes(m + AT_NONCE, INET_NONCE_SIZE);
 	if (r != GANTRY_OK)
@@ -331,12 +424,24 @@ static const char *find_setting(const char *settings, const char *name, size_t n
 	return NULL;
 }
 
+/* One side insists on encryption, the other does not have it. */
+static enum inet_event refuse_plain(struct inet_handshake *h, uint8_t mine)
+{
+	return inet_handshake_refuse(h, GANTRY_ERR_AUTH,
+				     "GANTRY_ENCRYPT=require on the %s, but the %s does not encrypt",
+				     mine & OFFER_REQUIRES ? h->protocol->accepting : h->protocol->connecting,
+				     mine & OFFER_REQUIRES ? h->protocol->connecting : h->protocol->accepting);
+}
+
 /* It is a peer. What must agree is compared now, so that both sides hear of it. */
 static enum inet_event compare_settings(struct inet_handshake *h)
 {
 	char ours[INET_SETTINGS_SIZE];
+	uint8_t offer = offer_of(&h->key);
 
 	h->proved = true;
+	if (!h->cipher && ((offer | h->said[INET_LABEL_SIZE + AT_OFFER]) & OFFER_REQUIRES))
+		return refuse_plain(h, offer);
 	put_settings(h->protocol, ours);
 	for (const char *s = ours; *s; s += strcspn(s, " "), s += strspn(s, " ")) {
 		size_t name = strcspn(s, "= "), n, m = 0;
@@ -367,6 +472,8 @@ enum inet_event inet_handshake_challenge(struct inet_handshake *h, const struct 
 		return compare_settings(h);
 	memset(m, 0, INET_CHALLENGE_SIZE);
 	put_head(m, answer_magic, h->protocol->version, CHALLENGE, 0);
+	h->cipher = agree(offer_of(key), h->said[INET_LABEL_SIZE + AT_OFFER]);
+	m[AT_CIPHER] = (uint8_t)h->cipher;
 	if (gantry_random_bytes(m + AT_CHALLENGE_NONCE, INET_NONCE_SIZE) != GANTRY_OK)
 		return fail(h, GANTRY_ERR_SYSTEM, "no random bytes");
 	say(h, m, INET_CHALLENGE_SIZE);
@@ -383,12 +490,19 @@ static size_t proof_size(const uint8_t *m, size_t got)
 
 static enum inet_event heard_proof(struct inet_handshake *h, const uint8_t *m)
 {
+	enum inet_event event;
+
 	if (!is_mac(h, true, h->at, m + MAGIC_SIZE))
 		return inet_handshake_refuse(h, GANTRY_ERR_AUTH,
 					     h->key.auth == INET_AUTH_SECRET
 						     ? "GANTRY_SECRET differs between the two sides"
 						     : "the key does not fit");
-	return compare_settings(h);
+	event = compare_settings(h);
+	if (event != INET_PROVED || !h->cipher)
+		return event;
+	if (!start_tls(h, false))
+		return inet_handshake_refuse(h, GANTRY_ERR_UNSUPPORTED, "no TLS on the %s", h->protocol->accepting);
+	return INET_AGAIN;
 }
 
 /* ---- the connecting side hears ---- */
@@ -410,15 +524,38 @@ static size_t answer_size(const uint8_t *m, size_t got)
 	return payload > INET_PAYLOAD_MAX ? 0 : INET_ANSWER_SIZE + payload;
 }
 
-static enum inet_event prove(struct inet_handshake *h)
+/* The client's first words of TLS go with its proof. */
+static enum inet_event prove_and_begin(struct inet_handshake *h)
 {
+	struct inet_exchange *x;
+	char why[64] = "no libssl";
+
+	if (!start_tls(h, true) || inet_tls_input(h->exchange->tls, NULL, 0, why, sizeof(why)) != 0)
+		return fail(h, GANTRY_ERR_UNSUPPORTED, "TLS on the %s: %s", h->protocol->connecting, why);
+	x = h->exchange;
+	memcpy(x->out, h->proof, INET_PROOF_SIZE);
+	say(h, x->out,
+	    INET_PROOF_SIZE + inet_tls_output(x->tls, x->out + INET_PROOF_SIZE, sizeof(x->out) - INET_PROOF_SIZE));
+	return INET_AGAIN;
+}
+
+/* A cipher that was not offered is nothing that a peer of ours says. */
+static enum inet_event prove(struct inet_handshake *h, uint8_t cipher)
+{
+	uint8_t offer = h->said[INET_LABEL_SIZE + AT_OFFER];
+
 	if (h->key.auth == INET_AUTH_NONE)
 		return fail(h, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s", h->protocol->accepting);
+	if (cipher >= GANTRY_CIPHERS || (cipher && !offer))
+		return fail(h, GANTRY_ERR_PROTOCOL, "it wants a cipher that is not there");
+	h->cipher = (enum gantry_cipher)cipher;
 	h->at += h->got;
 	h->got = 0;
 	memcpy(h->proof, proof_magic, MAGIC_SIZE);
 	if (make_mac(h, true, h->at, h->proof + MAGIC_SIZE) != GANTRY_OK)
 		return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
+	if (h->cipher)
+		return prove_and_begin(h);
 	say(h, h->proof, INET_PROOF_SIZE);
 	h->state = INET_HEAR_LAST;
 	return INET_AGAIN;
@@ -460,7 +597,7 @@ static enum inet_event heard_answer(struct inet_handshake *h, const uint8_t *m)
 		return fail(h, GANTRY_ERR_VERSION, "protocol version differs: %d (%s) and %d (%s)",
 			    h->protocol->version, h->protocol->connecting, h->peer_version, h->protocol->accepting);
 	if (verdict == CHALLENGE && h->state == INET_HEAR_ANSWER)
-		return prove(h);
+		return prove(h, m[AT_CIPHER]);
 	if (verdict != OK)
 		return heard_refusal(h, m);
 	if (!is_from_peer(h, h->said + h->at))
@@ -468,11 +605,51 @@ static enum inet_event heard_answer(struct inet_handshake *h, const uint8_t *m)
 			    h->key.auth == INET_AUTH_SECRET
 				    ? "what answers there does not know the secret (GANTRY_SECRET)"
 				    : "what answers there does not know the key");
+	if (!h->cipher && h->key.encrypt == INET_ENCRYPT_REQUIRE)
+		return fail(h, GANTRY_ERR_AUTH, "GANTRY_ENCRYPT=require on the %s, but the %s does not encrypt",
+			    h->protocol->connecting, h->protocol->accepting);
 	get_text(h->peer, sizeof(h->peer), m + AT_TEXT);
 	h->payload = m + INET_ANSWER_SIZE;
 	h->payload_size = h->got - INET_ANSWER_SIZE;
 	h->state = INET_OVER_DONE;
 	return INET_DONE;
+}
+
+/* ---- both sides hear TLS ---- */
+
+/* Instead of a record the client may hear why it is refused. */
+static size_t tls_size(const uint8_t *m, size_t got)
+{
+	return got && m[0] == answer_magic[0] ? answer_size(m, got) : inet_tls_record_size(m, got);
+}
+
+static enum inet_event tls_failed(struct inet_handshake *h, bool client, const char *why)
+{
+	if (client)
+		return fail(h, GANTRY_ERR_AUTH, "TLS with the %s: %s", h->protocol->accepting, why);
+	return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "TLS with the %s: %s", h->protocol->connecting, why);
+}
+
+static enum inet_event heard_tls(struct inet_handshake *h, const uint8_t *m)
+{
+	struct inet_exchange *x = h->exchange;
+	bool client = !h->proved;
+	char why[128];
+	int rc;
+
+	if (m[0] == answer_magic[0])
+		return client ? heard_refusal(h, m) : fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer");
+	rc = inet_tls_input(x->tls, m, h->got, why, sizeof(why));
+	h->got = 0;
+	say(h, x->out, inet_tls_output(x->tls, x->out, sizeof(x->out)));
+	if (rc < 0)
+		return tls_failed(h, client, why);
+	if (!rc)
+		return INET_AGAIN;
+	if (!make_seals(h, client))
+		return tls_failed(h, client, "no keys");
+	h->state = client ? INET_HEAR_LAST : INET_OWES_ANSWER;
+	return client ? INET_AGAIN : INET_PROVED;
 }
 
 /* ---- the machine ---- */
@@ -486,12 +663,18 @@ static const struct {
 	[INET_HEAR_HELLO] = {hello_size, heard_hello, "it does not speak our protocol", "it never said hello"},
 	[INET_ASKED] = {.owes = "its hello was not looked into in time"},
 	[INET_HEAR_PROOF] = {proof_size, heard_proof, "not a proof", "it never proved itself"},
+	[INET_HEAR_TLS] = {tls_size, heard_tls, "not TLS", "it never finished TLS"},
 	[INET_OWES_ANSWER] = {.owes = "its answer was not settled in time"},
 	[INET_HEAR_ANSWER] = {answer_size, heard_answer, "what answers there does not speak our protocol", "no answer"},
 	[INET_HEAR_LAST] = {answer_size, heard_answer, "what answers there does not speak our protocol", "no answer"},
 	[INET_OVER_DONE] = {.owes = ""},
 	[INET_OVER_FAILED] = {.owes = ""},
 };
+
+uint32_t inet_handshake_events(const struct inet_handshake *h)
+{
+	return h->out_size ? EPOLLIN | EPOLLOUT : EPOLLIN;
+}
 
 const char *inet_handshake_owes(const struct inet_handshake *h)
 {
@@ -500,6 +683,8 @@ const char *inet_handshake_owes(const struct inet_handshake *h)
 
 static uint8_t *message(struct inet_handshake *h)
 {
+	if (h->state == INET_HEAR_TLS)
+		return h->exchange->in;
 	return h->state == INET_HEAR_PROOF ? h->proof : h->said + h->at;
 }
 
@@ -508,7 +693,9 @@ size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at)
 	uint8_t *m = message(h);
 	size_t size = states[h->state].size ? states[h->state].size(m, h->got) : h->got;
 
-	ASSERT(size <= (size_t)((m == h->proof ? h->proof + sizeof(h->proof) : h->said + sizeof(h->said)) - m));
+	ASSERT(m + size <= (m == h->proof		? h->proof + sizeof(h->proof)
+			    : h->state == INET_HEAR_TLS ? m + INET_TLS_RECORD_MAX
+							: h->said + sizeof(h->said)));
 	*ret_at = m + h->got;
 	return size - h->got;
 }
@@ -535,14 +722,27 @@ static enum inet_event broke(struct inet_handshake *h, int e)
 	return fail(h, GANTRY_ERR_PEER_LOST, "%s", e ? strerror(e) : "it left");
 }
 
+/* The kernel has no memory for packets: that passes, or the connection is given up. 0, or errno. */
+static int starve(struct inet_handshake *h)
+{
+	uint64_t now = gantry_now_ns();
+
+	if (!h->starved_since)
+		h->starved_since = now;
+	return now - h->starved_since < starved_max_ns ? 0 : ENOBUFS;
+}
+
 /* 0, or errno. */
 static int flush_output(struct inet_handshake *h, int fd)
 {
 	while (h->out_size) {
 		ssize_t n = send(fd, h->out, h->out_size, MSG_DONTWAIT | MSG_NOSIGNAL);
 
+		if (n < 0 && errno == ENOBUFS)
+			return starve(h);
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR ? 0 : errno;
+		h->starved_since = 0;
 		h->out += n;
 		h->out_size -= (size_t)n;
 	}

@@ -9,14 +9,19 @@
  *     | hello: protocol, nonce, settings, payload -------> |  HELLO: the payload says which key, or that it is nobody's
  *     | <-------------------------- challenge: nonce ----- |  \ only where there
  *     | proof: MAC over both ----------------------------> |  / is a key            PROVED: a peer, to be answered
+ *     | <=============== TLS 1.3, for its keys ==========> |  only if both encrypt, and before PROVED
  *     | <-- answer: MAC over all of it, text, payload ---- |  or a refusal: cause, text                      DONE
  *
  * Until the proof is right the accepting side has made and promised nothing, and its own proof comes last. Both MACs
  * cover everything that went over the wire before them, with a nonce of each side in it and a label for each role: a
  * recorded or reflected one is worth nothing.
  *
- * This is a state machine over bytes; it never blocks, allocates or logs. inet_handshake_move is the same over a
- * socket. Foreign lengths are never trusted. Keys are borrowed, and known to nobody else (inet/settings.h).
+ * Encryption is offered in the hello and agreed on in the challenge, which the MACs cover: nobody on the way can talk two
+ * sides out of it. TLS (tls.h) runs with whoever has proved itself, under a pre-shared key that is bound to both nonces;
+ * its keys seal (base/seal.h) what follows the answer.
+ *
+ * This is a state machine over bytes; it never blocks or logs, and allocates for TLS only. inet_handshake_move is the same
+ * over a socket. Foreign lengths are never trusted. Keys are borrowed, and known to nobody else (inet/settings.h).
  */
 #ifndef GANTRY_INET_HANDSHAKE_H
 #define GANTRY_INET_HANDSHAKE_H
@@ -25,6 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/seal.h"
 #include "gantry/result.h"
 
 enum {
@@ -52,10 +58,12 @@ enum inet_auth {
 	INET_AUTHS
 };
 enum { INET_SHOWN_SIZE = 32 }; /* of a key that is shown */
+enum inet_encrypt { INET_ENCRYPT_OFF, INET_ENCRYPT_ON, INET_ENCRYPT_REQUIRE };
 struct inet_key {
 	enum inet_auth auth;
 	const void *bytes; /* borrowed */
 	size_t size;
+	enum inet_encrypt encrypt; /* with AUTH_SECRET only */
 };
 
 struct inet_protocol {
@@ -78,6 +86,7 @@ enum inet_state {
 	INET_HEAR_HELLO, /* accepting */
 	INET_ASKED,	 /* the caller has a hello to look into */
 	INET_HEAR_PROOF,
+	INET_HEAR_TLS, /* both sides */
 	INET_OWES_ANSWER,
 	INET_HEAR_ANSWER, /* connecting: a challenge, or the answer */
 	INET_HEAR_LAST,	  /* the answer */
@@ -85,6 +94,14 @@ enum inet_state {
 	INET_OVER_FAILED,
 	INET_STATES
 };
+
+/* The seals of a connection; NULL: it is not encrypted. Owned. */
+struct inet_seals {
+	struct gantry_seal *tx, *rx;
+};
+void inet_seals_free(struct inet_seals *s);
+
+struct inet_exchange;
 
 /* Not to be moved or copied while it is in use. */
 struct inet_handshake {
@@ -106,6 +123,9 @@ struct inet_handshake {
 	const uint8_t *payload;
 	size_t payload_size;
 
+	enum gantry_cipher cipher; /* that both agree on */
+	struct inet_seals seals;   /* DONE: for what follows the answer. Whoever takes them clears this */
+
 	gantry_result error; /* FAILED */
 	char text[INET_TEXT_SIZE];
 
@@ -113,7 +133,9 @@ struct inet_handshake {
 	size_t at, got;	    /* where the message that is being heard begins, and how much of it is there */
 	const uint8_t *out; /* what is to be sent */
 	size_t out_size;
+	uint64_t starved_since; /* ns: the kernel has no memory for it (ENOBUFS) since then; 0: it has */
 	uint8_t proof[INET_PROOF_SIZE];
+	struct inet_exchange *exchange; /* owned; NULL: no TLS so far */
 	uint8_t said[INET_LABEL_SIZE + INET_HELLO_SIZE + INET_PAYLOAD_MAX + INET_CHALLENGE_SIZE + INET_ANSWER_SIZE +
 		     INET_PAYLOAD_MAX];
 };
@@ -123,6 +145,8 @@ gantry_result inet_handshake_start_client(struct inet_handshake *h, const struct
 					  const struct inet_key *key, const void *payload, size_t payload_size);
 /* The accepting side. */
 void inet_handshake_start_server(struct inet_handshake *h);
+/* Wipes and frees what it holds, in any state; a zeroed one is fine. */
+void inet_handshake_end(struct inet_handshake *h);
 
 /* Where the peer's next bytes go, and how many it may say now: never more than the hand-shake's. 0: none. */
 size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at);
@@ -139,6 +163,8 @@ enum inet_event inet_handshake_refuse(struct inet_handshake *h, gantry_result r,
 
 /* Sends and receives what there is. A socket that ends is FAILED with `broken`. */
 enum inet_event inet_handshake_move(struct inet_handshake *h, int fd);
+/* For which events to call it again. */
+uint32_t inet_handshake_events(const struct inet_handshake *h);
 /* What the peer has left undone so far: "it never said hello". */
 const char *inet_handshake_owes(const struct inet_handshake *h);
 

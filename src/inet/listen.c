@@ -32,14 +32,19 @@ static void conn_free(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	inet_source_close(&c->source);
 	gantry_list_remove(&c->node);
+	inet_handshake_end(&c->shake);
 	inet_arrivals.strangers -= !c->shake.proved;
 	free(c);
 }
 
-int inet_conn_take(struct inet_conn *c)
+int inet_conn_take(struct inet_conn *c, struct inet_seals *ret_seals)
 {
 	int fd = inet_source_release(&c->source);
 
+	if (ret_seals) {
+		*ret_seals = c->shake.seals;
+		c->shake.seals = (struct inet_seals){0};
+	}
 	conn_free(c);
 	return fd;
 }
@@ -142,6 +147,7 @@ static enum inet_event move(struct inet_conn *c) REQUIRES(loop_mu)
 	if (inet_loop.parting && c->shake.state == INET_HEAR_PROOF)
 		return INET_AGAIN;
 	event = inet_handshake_move(&c->shake, c->source.fd);
+	inet_source_set(&c->source, inet_handshake_events(&c->shake));
 	inet_arrivals.strangers -= !was && c->shake.proved;
 	return event;
 }

@@ -77,8 +77,8 @@ void inet_conn_refuse(struct inet_conn *c, gantry_result r, const char *fmt, ...
 	__attribute__((format(printf, 3, 4)));
 /* False: it does not take its answer, and is gone. */
 bool inet_conn_accept(struct inet_conn *c, const void *payload, size_t size) REQUIRES(loop_mu);
-/* Its descriptor, which is the caller's now; frees the rest. */
-int inet_conn_take(struct inet_conn *c) REQUIRES(loop_mu);
+/* Its descriptor, and its seals, which are the caller's now (NULL: not wanted); frees the rest. */
+int inet_conn_take(struct inet_conn *c, struct inet_seals *ret_seals) REQUIRES(loop_mu);
 /* The next of those of the service that wait for their answer; after NULL: the oldest. NULL: no more. */
 struct inet_conn *inet_conn_waiting(const struct inet_service *s, const struct inet_conn *after) REQUIRES(loop_mu);
 /* Those with this tag are dropped: what they were for, or their key, is gone. */

@@ -721,3 +721,22 @@ int gantry_nic_same_subnet(const struct gantry_nic *nic, int i, const struct gan
 		return 0;
 	return same_bits(&own->in6.sin6_addr, &peer->in6.sin6_addr, nic->prefix_len[i]);
 }
+
+void gantry_nic_of_addr(const struct gantry_addr *a, char ret_name[IFNAMSIZ])
+{
+	struct gantry_nic_list *list = NULL;
+
+	ret_name[0] = 0;
+	if (gantry_nic_scan(&list) != GANTRY_OK)
+		return;
+	for (int i = 0; i < list->count && !ret_name[0]; i++)
+		for (int k = 0; k < list->nics[i].naddrs && !ret_name[0]; k++) {
+			struct gantry_addr own = list->nics[i].addrs[k];
+
+			if (own.sa.sa_family == AF_INET6 && a->sa.sa_family == AF_INET6)
+				own.in6.sin6_scope_id = a->in6.sin6_scope_id;
+			if (gantry_addr_same_host(&own, a))
+				memcpy(ret_name, list->nics[i].name, IFNAMSIZ);
+		}
+	gantry_nic_list_free(list);
+}

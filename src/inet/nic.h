@@ -44,6 +44,13 @@ void gantry_addr_unmap(struct gantry_addr *a);
 const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT]);
 /* "10.0.0.2", "10.0.0.2:4000", "fe80::1%eth0", "[::1]:4000". */
 gantry_result gantry_addr_parse(const char *text, struct gantry_addr *ret_addr);
+/*
+ * Hosts as people name them, with commas between (gantry_split_host has the form of one): their addresses with their
+ * ports, `port` where there is none. Asks the resolver and may block. 0, or -1 and half a sentence in `why`.
+ */
+enum { GANTRY_ADDRS_MAX = 8 };
+int gantry_addr_resolve(const char *text, uint16_t port, struct gantry_addr ret_addrs[GANTRY_ADDRS_MAX], int *ret_n,
+			char *why, size_t len);
 
 struct gantry_nic {
 	char name[IFNAMSIZ];
@@ -88,6 +95,9 @@ const char *gantry_nic_objection(const struct gantry_nic *nic, const char *patte
 
 /* 1 if `name` matches the pattern. Exposed for tests. */
 int gantry_nic_pattern_match(const char *pattern, const char *name);
+
+/* The interface that carries the address, "" if none does: behind NAT it is another host's. */
+void gantry_nic_of_addr(const struct gantry_addr *a, char ret_name[IFNAMSIZ]);
 
 /* 1 if the address belongs to this host (any interface of this network namespace, or 127/8, ::1). */
 int gantry_addr_is_local(const struct gantry_addr *a);

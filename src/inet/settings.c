@@ -7,17 +7,34 @@
 
 #include "base/hmac.h"
 #include "base/log.h"
+#include "base/openssl.h"
 #include "base/param.h"
 #include "base/secret.h"
 
 /* ---- keys ---- */
+
+_Static_assert((int)PARAM_ENCRYPT_OFF == INET_ENCRYPT_OFF && (int)PARAM_ENCRYPT_ON == INET_ENCRYPT_ON &&
+		       (int)PARAM_ENCRYPT_REQUIRE == INET_ENCRYPT_REQUIRE,
+	       "the parameter's words are the hand-shake's");
+
+/* Whoever asks for encryption must not find out later that there was none. */
+static gantry_result check_encryption(const char *secret)
+{
+	if (gantry_params()->encrypt == PARAM_ENCRYPT_OFF)
+		return GANTRY_OK;
+	if (!secret)
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_ENCRYPT needs a secret: set GANTRY_SECRET_FILE or GANTRY_SECRET");
+	return gantry_openssl_load();
+}
 
 gantry_result inet_secret_key(struct inet_key *ret_key)
 {
 	const char *secret;
 
 	TRY_NOW(gantry_secret(&secret));
+	TRY_NOW(check_encryption(secret));
 	*ret_key = (struct inet_key){.auth = secret ? INET_AUTH_SECRET : INET_AUTH_NONE,
+				     .encrypt = (enum inet_encrypt)gantry_params()->encrypt,
 				     .bytes = secret,
 				     .size = secret ? strlen(secret) : 0};
 	return GANTRY_OK;
@@ -35,12 +52,27 @@ gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[I
 	*ret_key = (struct inet_key){.auth = secret.auth == INET_AUTH_SECRET ? INET_AUTH_SECRET
 					     : GANTRY_HAVE_OPENSSL	     ? INET_AUTH_KEY
 									     : INET_AUTH_SHOWN,
+				     .encrypt = secret.encrypt,
 				     .bytes = room,
 				     .size = INET_KEY_SIZE};
 	return GANTRY_OK;
 }
 
 /* ---- ports and what peers are told ---- */
+
+enum inet_resume inet_resume_says(void)
+{
+	enum param_resume p = gantry_params()->resume;
+
+	return p == PARAM_RESUME_OFF  ? INET_RESUME_NO
+	       : p == PARAM_RESUME_ON ? INET_RESUME_YES
+				      : INET_RESUME_BETWEEN_HOSTS;
+}
+
+bool inet_resume_wanted(enum inet_resume said, bool same_host)
+{
+	return said == INET_RESUME_YES || (said == INET_RESUME_BETWEEN_HOSTS && !same_host);
+}
 
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
 {

@@ -17,6 +17,11 @@ enum { INET_KEY_SIZE = 32 };
 gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[INET_KEY_SIZE],
 			     struct inet_key *ret_key);
 
+/* GANTRY_RESUME, as a hello says it: whether this side's connections are to outlive their sockets. Both sides must want it. */
+enum inet_resume { INET_RESUME_NO, INET_RESUME_YES, INET_RESUME_BETWEEN_HOSTS, INET_RESUMES };
+enum inet_resume inet_resume_says(void);
+bool inet_resume_wanted(enum inet_resume said, bool same_host);
+
 /* What peers are told to connect to: the bound address, or GANTRY_ADVERTISE with, if that has none, the bound port. */
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);
 

@@ -94,7 +94,17 @@ out:
 	return fd;
 }
 
-/* Of processes that had no time to do it themselves. */
+/* Its name begins with the number of a process that this namespace does not have, or only as a zombie. */
+static int may_be_dead(const char *name)
+{
+	char exe[64], c;
+
+	snprintf(exe, sizeof(exe), "/proc/%ld/exe", strtol(name, NULL, 10));
+	return readlink(exe, &c, 1) < 0 && errno == ENOENT;
+}
+
+/* Of processes that had no time to do it themselves. To connect wakes a process that lives, and hundreds may start at
+ * once: so only those are asked that are not seen; they may live in another namespace. */
 static void remove_dead(const char *dir)
 {
 	DIR *d = opendir(dir);
@@ -103,7 +113,7 @@ static void remove_dead(const char *dir)
 	for (const struct dirent *e; d && (e = readdir(d));) {
 		int fd;
 
-		if (!is_socket_name(e->d_name) ||
+		if (!is_socket_name(e->d_name) || !may_be_dead(e->d_name) ||
 		    snprintf(path, sizeof(path), "%s/%s", dir, e->d_name) >= (int)sizeof(path))
 			continue;
 		fd = inet_stats_connect(path);

@@ -13,6 +13,12 @@
  *
  * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
  * that an end of it before that means that the peer is gone.
+ *
+ * A connection that breaks is no end. In SHAKE the connecting side dials again, and what the accepting side has made for the
+ * attempt goes. In NET both have the other's offer, and nothing they need comes over this connection any more: with
+ * GANTRY_RESUME they go on without it, as the network's connections do that have lost a socket. A process that ends in NET
+ * ends its connection and does not reset it, because there is nothing in it that was not read; a host that ends is found
+ * by the deadline.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <errno.h>
@@ -31,6 +37,7 @@
 #include "base/param.h"
 #include "inet/handshake.h"
 #include "inet/loop.h"
+#include "inet/settings.h"
 #include "inet/sock.h"
 #include "rx/rx.h"
 
@@ -53,6 +60,9 @@ enum meeting_state {
 	MEET_FAILED,
 };
 
+/* One byte says "ready": sealed where the connection is. */
+enum { READY_SEALED = 1 + GANTRY_SEAL_EXTRA };
+
 struct meeting {
 	struct gantry_list node;
 	struct gantry_rx *rx; /* borrowed */
@@ -70,6 +80,8 @@ struct meeting {
 	struct gantry_rx_conn *conn;		/* owned until READY */
 	void *listen;				/* of the network, owned */
 	int peer_ready;
+	uint8_t said[READY_SEALED]; /* with which it says so, as far as that has come */
+	size_t said_n;
 	int stranger; /* FAILED: because of the peer */
 	gantry_result error;
 	char text[RX_TEXT];
@@ -160,6 +172,7 @@ static void drop_net(struct meeting *m) REQUIRES(rx_mu)
 	rx_conn_destroy(m->conn);
 	m->conn = NULL;
 	m->peer_ready = 0;
+	m->said_n = 0;
 	memset(m->handle, 0, sizeof(m->handle));
 }
 
@@ -193,6 +206,7 @@ static void destroy_meeting(struct meeting *m) REQUIRES(rx_mu)
 		return;
 	if (m->fd >= 0)
 		close(m->fd);
+	inet_handshake_end(&m->shake);
 	drop_net(m);
 	gantry_list_remove(&m->node);
 	free(m);
@@ -247,6 +261,7 @@ static void dial(struct meeting *m) REQUIRES(rx_mu)
 	drop_net(m);
 	TRY(gantry_random_bytes(&m->id, sizeof(m->id)));
 	TRY(make_offer(m, offer));
+	inet_handshake_end(&m->shake); /* of an attempt before */
 	TRY(inet_handshake_start_client(&m->shake, &rx_protocol, &m->rx->key, offer, sizeof(offer)));
 	m->state = MEET_SHAKE;
 	e = sock_connect(NULL, NULL, &m->to, &m->fd);
@@ -319,17 +334,63 @@ static void shake(struct meeting *m)
 
 /* ---- the network ---- */
 
-/* Has the peer gone before it was ready? */
-static int peer_gone(struct meeting *m)
+/* What the peer has said is whole. A record that was meddled with ends the meeting, by the name of what was done. */
+static void heard_ready(struct meeting *m)
 {
+	char why[GANTRY_SEAL_WHY] = "a record is not authentic: it was changed on the way";
+	struct gantry_seal *s = m->shake.seals.rx;
 	uint8_t byte;
+
+	m->peer_ready = 1;
+	if (s &&
+	    (gantry_seal_length(s, m->said, why) != 1 || !gantry_seal_open(s, m->said, &(struct iovec){&byte, 1}, 1)))
+		fail(m, GANTRY_ERR_CORRUPT, "meeting with %s: %s", m->peer, why);
+}
+
+/* Its connection broke, and did not end. False: that is the end all the same. */
+static bool survives_break(struct meeting *m, int e)
+{
+	if (inet_resume_says() == INET_RESUME_NO || e == EPIPE) /* an end, and a reset behind it */
+		return false;
+	LOG_DEBUG(RX, "%s: the rendezvous broke, the network's connections go on: %s", m->peer, strerror(e));
+	snprintf(m->text, sizeof(m->text), "the connection broke: %s", strerror(e));
+	close(m->fd);
+	m->fd = -1;
+	return true;
+}
+
+/* The peer may say that it is ready, or go before that. */
+static void hear_ready(struct meeting *m)
+{
+	size_t size = m->shake.seals.rx ? READY_SEALED : 1;
 	ssize_t n;
 
-	if (m->peer_ready)
-		return 0;
-	n = recv(m->fd, &byte, 1, MSG_DONTWAIT);
-	m->peer_ready = n == 1;
-	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+	if (m->peer_ready || m->fd < 0)
+		return;
+	n = recv(m->fd, m->said + m->said_n, size - m->said_n, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR || survives_break(m, errno)))
+		return;
+	if (n <= 0) {
+		again(m, GANTRY_ERR_PEER_LOST, "meeting",
+		      m->said_n ? "the peer went away in the middle of a record" : "the peer went away");
+		return;
+	}
+	m->said_n += (size_t)n;
+	if (m->said_n == size)
+		heard_ready(m);
+}
+
+static void say_ready(struct meeting *m)
+{
+	uint8_t said[READY_SEALED] = {1}, byte = 1;
+	size_t size = 1;
+
+	if (m->fd < 0)
+		return;
+	if (m->shake.seals.tx)
+		size = gantry_seal_close(m->shake.seals.tx, &(struct iovec){&byte, 1}, 1, said);
+	if (send(m->fd, said, size, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)size)
+		LOG_DEBUG(RX, "%s: the rendezvous ended early: %s", m->conn->peer, strerror(errno));
 }
 
 static void make_net(struct meeting *m) REQUIRES(rx_mu)
@@ -338,15 +399,13 @@ static void make_net(struct meeting *m) REQUIRES(rx_mu)
 	struct gantry_net *net = m->rx->net;
 	struct gantry_net_device_handle *filled = &c->device_handle, *none = NULL;
 	gantry_result r = GANTRY_OK;
-	uint8_t ready = 1;
 
 	if (!c->in.comm)
 		TRY(net->ops->accept(net, m->listen, &c->in.comm, &filled));
 	if (!c->out.comm && (m->dials || c->in.comm))
 		TRY(net->ops->connect(net, c->ctx, m->rx->net_dev, m->handle, &c->out.comm, &none));
 	if (!c->out.comm || !c->in.comm) {
-		if (peer_gone(m))
-			again(m, GANTRY_ERR_PEER_LOST, "meeting", "the peer went away");
+		hear_ready(m);
 		return;
 	}
 	net->ops->close_listen(net, m->listen);
@@ -354,8 +413,7 @@ static void make_net(struct meeting *m) REQUIRES(rx_mu)
 	c->peer_epoch = m->peer_epoch;
 	snprintf(c->peer, sizeof(c->peer), "%s epoch %016llx", m->peer, (unsigned long long)m->peer_epoch);
 	TRY(rx_conn_start(c));
-	if (send(m->fd, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
-		LOG_DEBUG(RX, "%s: the rendezvous ended early: %s", c->peer, strerror(errno));
+	say_ready(m);
 	m->state = MEET_READY;
 out:
 	if (r == GANTRY_OK)

@@ -84,8 +84,7 @@ static const size_t table_sizes[] = {EACH_VERSION(TABLE_SIZE)};
 _Static_assert(sizeof(table_sizes) / sizeof(table_sizes[0]) == GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1,
 	       "a size per version");
 
-/* What a foreign result means. Failures are logged with the call's name. */
-static gantry_result result_of(const struct gantry_compat *c, const char *call, ncclResult_t nr)
+gantry_result gantry_compat_result(const char *label, const char *call, ncclResult_t nr)
 {
 	static const struct {
 		const char *name;
@@ -105,9 +104,14 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
 	gantry_result r = is_known ? known[i].result : GANTRY_ERR_INTERNAL;
 
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
-		FAIL_NOW(r, "%s: %s gave %s (%d)", c->label, call, is_known ? known[i].name : "an unknown result",
+		FAIL_NOW(r, "%s: %s gave %s (%d)", label, call, is_known ? known[i].name : "an unknown result",
 			 (int)nr);
 	return r;
+}
+
+static gantry_result result_of(const struct gantry_compat *c, const char *call, ncclResult_t nr)
+{
+	return gantry_compat_result(c->label, call, nr);
 }
 
 /* Calls an entry that is there, by the type of a version. */
@@ -136,7 +140,7 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
 	{                                                                                                              \
 		return CALL((struct gantry_compat *)net->impl, v12, entry, __VA_ARGS__);                               \
 	}
-#define PASS_WITH(op, parameters, entry, type, ret, ...)                                                               \
+#define PASS_WITH(op, parameters, entry, type, ret, result, ...)                                                       \
 	static gantry_result compat_##op(struct gantry_net *net, LIST parameters)                                      \
 	{                                                                                                              \
 		struct gantry_compat *c = net->impl;                                                                   \
@@ -145,15 +149,30 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
                                                                                                                        \
 		NEED(c, entry);                                                                                        \
 		r = CALL(c, v12, entry, __VA_ARGS__);                                                                  \
-		RETURN_WITH(ret, value);                                                                               \
+		RETURN_WITH(ret, result);                                                                              \
 	}
 PASS(close_send, (void *comm), closeSend, comm)
 PASS(close_recv, (void *comm), closeRecv, comm)
 PASS(close_listen, (void *listen), closeListen, listen)
-PASS(dereg_mr, (void *comm, void *mr), deregMr, comm, mr)
+
+/* NULL is a registration for some plugins, NCCL's Socket among them, and none for the callers here. */
+static char null_mr;
+
+static void *mr_of_plugin(void *mr)
+{
+	return mr ? mr : &null_mr;
+}
+
+static void *mr_for_plugin(void *mr)
+{
+	return mr == &null_mr ? NULL : mr;
+}
+
+PASS(dereg_mr, (void *comm, void *mr), deregMr, comm, mr_for_plugin(mr))
 PASS_WITH(reg_mr_dmabuf, (void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **ret_mr),
-	  regMrDmaBuf, void *, ret_mr, comm, data, size, type, offset, fd, &value)
-PASS_WITH(get_device_mr, (void *comm, void *mr, void **ret_dptr), getDeviceMr, void *, ret_dptr, comm, mr, &value)
+	  regMrDmaBuf, void *, ret_mr, mr_of_plugin(value), comm, data, size, type, offset, fd, &value)
+PASS_WITH(get_device_mr, (void *comm, void *mr, void **ret_dptr), getDeviceMr, void *, ret_dptr, value, comm,
+	  mr_for_plugin(mr), &value)
 
 static gantry_result compat_devices(struct gantry_net *net, int *ret_count)
 {
@@ -182,11 +201,14 @@ static gantry_result compat_iflush(struct gantry_net *net, void *comm, int n, vo
 				   void **ret_request)
 {
 	struct gantry_compat *c = net->impl;
-	void *value = NULL;
+	void *value = NULL, *handles[GANTRY_NET_MAX_RECVS];
 	gantry_result r = GANTRY_OK;
 
+	ASSERT(n <= GANTRY_NET_MAX_RECVS);
+	for (int i = 0; i < n; i++)
+		handles[i] = mr_for_plugin(mrs[i]);
 	if (c->t.v12.iflush)
-		r = CALL(c, v12, iflush, comm, n, data, (int *)sizes, mrs, &value);
+		r = CALL(c, v12, iflush, comm, n, data, (int *)sizes, handles, &value);
 	RETURN_WITH(ret_request, value);
 }
 
@@ -439,7 +461,7 @@ static gantry_result compat_reg_mr(struct gantry_net *net, void *comm, void *dat
 		TRY_NOW(narrow(c, "regMr", size, &s));
 	r = net->version < 8 ? CALL(c, v6, regMr, comm, data, s, type, &mr)
 			     : CALL(c, v12, regMr, comm, data, size, type, &mr);
-	RETURN_WITH(ret_mr, mr);
+	RETURN_WITH(ret_mr, mr_of_plugin(mr));
 }
 
 static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
@@ -450,6 +472,7 @@ static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data
 	gantry_result r;
 	int s = 0;
 
+	mr = mr_for_plugin(mr);
 	UNWRITTEN(c, request); /* in NCCL that of an earlier send */
 	if (net->version >= 10) {
 		r = CALL(c, v10, isend, comm, data, size, tag, mr, c->nccl ? c->nccl->phandle : NULL, &request);
@@ -467,7 +490,8 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 				  const int *tags, void **mrs, void **request)
 {
 	struct gantry_compat *c = net->impl;
-	void *phandles[GANTRY_NET_MAX_RECVS] = {NULL}, **handles = phandles, *req;
+	void *phandles[GANTRY_NET_MAX_RECVS], **handles = phandles, *req;
+	void *own[GANTRY_NET_MAX_RECVS];
 	int s[GANTRY_NET_MAX_RECVS];
 	gantry_result r;
 
@@ -477,18 +501,20 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 			 GANTRY_NET_MAX_RECVS);
 	if (net->version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
 		req = *request;
-	for (int i = 0; c->nccl && i < n; i++)
-		phandles[i] = c->nccl->phandle;
+	for (int i = 0; i < n; i++) {
+		phandles[i] = c->nccl ? c->nccl->phandle : NULL;
+		own[i] = mr_for_plugin(mrs[i]);
+	}
 	if (c->nccl && !c->nccl->phandle)
 		handles = NULL; /* NCCL's bootstrap */
 	if (net->version >= 10) {
-		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, handles, &req);
+		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, own, handles, &req);
 	} else if (net->version == 9) {
-		r = CALL(c, v9, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, &req);
+		r = CALL(c, v9, irecv, comm, n, data, (size_t *)sizes, (int *)tags, own, &req);
 	} else {
 		for (int i = 0; i < n; i++)
 			TRY_NOW(narrow(c, "irecv", sizes[i], &s[i]));
-		r = CALL(c, v6, irecv, comm, n, data, s, (int *)tags, mrs, &req);
+		r = CALL(c, v6, irecv, comm, n, data, s, (int *)tags, own, &req);
 	}
 	RETURN_WITH(request, req);
 }

@@ -13,5 +13,7 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 				   struct gantry_net **ret_net);
 void gantry_compat_as_nccl(struct gantry_net *net, const struct gantry_net_nccl *nccl); /* loader.h */
 void gantry_compat_destroy(struct gantry_net *net);					/* NULL is fine */
+/* What a foreign result means. Failures are logged with the call's name. */
+gantry_result gantry_compat_result(const char *label, const char *call, ncclResult_t nr);
 
 #endif

@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <link.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,17 @@ static void list_symbols(void *dl, const char *family, int first, int last, char
 	}
 }
 
+/* One of the tables that NCCL looks for in a net plugin's library, or in one of their own. */
+static bool has_other_table(void *dl)
+{
+	char found[256] = "";
+
+	list_symbols(dl, "ncclCollNetPlugin_v", 1, GANTRY_NET_VERSION_MAX, found, sizeof(found));
+	list_symbols(dl, "ncclTunerPlugin_v", 1, GANTRY_NET_VERSION_MAX, found, sizeof(found));
+	list_symbols(dl, "ncclProfiler_v", 1, GANTRY_NET_VERSION_MAX, found, sizeof(found));
+	return *found != 0;
+}
+
 /* The library is open, but has none of the tables that we know. */
 static void explain_symbols(void *dl, char *why, size_t size)
 {
@@ -152,8 +164,9 @@ static int find_tables(struct gantry_loader *l, char *text, size_t size)
 	return n;
 }
 
-/* Opens one file. On failure `why` says why, without a line in the log: the caller knows what comes next. */
-static gantry_result open_file(const char *file, char *why, size_t size, struct gantry_loader **ret_loader)
+/* Opens one file. On failure `why` says why, without a line in the log: the caller knows what comes next. any: it need
+ * not be a net plugin. */
+static gantry_result open_file(const char *file, bool any, char *why, size_t size, struct gantry_loader **ret_loader)
 {
 	struct gantry_loader *l = calloc(1, sizeof(*l));
 	gantry_result r = GANTRY_ERR_CONFIG;
@@ -170,7 +183,7 @@ static gantry_result open_file(const char *file, char *why, size_t size, struct 
 	if (dlinfo(l->dl, RTLD_DI_LINKMAP, &map) == 0 && map && *map->l_name)
 		file = map->l_name;
 	snprintf(l->path, sizeof(l->path), "%s", file);
-	if (find_tables(l, found, sizeof(found)) == 0) {
+	if (find_tables(l, found, sizeof(found)) == 0 && !(any && has_other_table(l->dl))) {
 		explain_symbols(l->dl, why, size);
 		goto out;
 	}
@@ -202,7 +215,7 @@ static void refuse(struct refusals *all, const char *file, const char *why)
 }
 
 /* One element of the list. ERR_CONFIG: go on with the next. */
-static gantry_result open_name(const char *name, struct refusals *all, struct gantry_loader **ret_loader)
+static gantry_result open_name(const char *name, bool any, struct refusals *all, struct gantry_loader **ret_loader)
 {
 	size_t len = strlen(name);
 	int is_file = strchr(name, '/') || (len > 3 && strcmp(name + len - 3, ".so") == 0);
@@ -211,18 +224,18 @@ static gantry_result open_name(const char *name, struct refusals *all, struct ga
 
 	if (!is_file) {
 		snprintf(file, sizeof(file), "libnccl-net-%s.so", name);
-		r = open_file(file, why, sizeof(why), ret_loader);
+		r = open_file(file, any, why, sizeof(why), ret_loader);
 		if (r != GANTRY_ERR_CONFIG)
 			return r;
 		refuse(all, file, why);
 	}
-	r = open_file(name, why, sizeof(why), ret_loader);
+	r = open_file(name, any, why, sizeof(why), ret_loader);
 	if (r == GANTRY_ERR_CONFIG)
 		refuse(all, name, why);
 	return r;
 }
 
-gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_loader)
+static gantry_result open_list(const char *spec, bool any, struct gantry_loader **ret_loader)
 {
 	gantry_result r = GANTRY_ERR_CONFIG;
 	struct refusals all = {.len = 0};
@@ -236,7 +249,7 @@ gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_lo
 			refuse(&all, name, "none asked for");
 			break;
 		}
-		r = open_name(name, &all, ret_loader);
+		r = open_name(name, any, &all, ret_loader);
 		if (r != GANTRY_ERR_CONFIG)
 			goto out;
 	}
@@ -244,6 +257,21 @@ gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_lo
 out:
 	free(list);
 	return r;
+}
+
+gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_loader)
+{
+	return open_list(spec, false, ret_loader);
+}
+
+gantry_result gantry_loader_open_any(const char *spec, struct gantry_loader **ret_loader)
+{
+	return open_list(spec, true, ret_loader);
+}
+
+const void *gantry_loader_symbol(const struct gantry_loader *loader, const char *symbol)
+{
+	return dlsym(loader->dl, symbol);
 }
 
 enum { LABELS = 16, LABEL_SIZE = 64, LINE_SIZE = 1024 };
@@ -363,6 +391,11 @@ gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struc
 		TRY_NOW(gantry_compat_create(table, version, label, logger_for(label), net));
 	*ret_net = *net;
 	return GANTRY_OK;
+}
+
+ncclDebugLogger_t gantry_loader_logger(const struct gantry_loader *loader)
+{
+	return logger_for(file_name(loader->path));
 }
 
 void gantry_loader_as_nccl(struct gantry_net *net, const struct gantry_net_nccl *nccl)

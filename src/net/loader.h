@@ -20,12 +20,19 @@ struct gantry_loader; /* one open library */
 
 /* ERR_CONFIG when no candidate could be used; gantry_last_error() tells why for each. */
 gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_loader);
+/* For `gantry check`: also a library that has tables of collNet, of a tuner or of a profiler alone. */
+gantry_result gantry_loader_open_any(const char *spec, struct gantry_loader **ret_loader);
 void gantry_loader_close(struct gantry_loader *loader);
 
 /* The file that was opened, as the dynamic linker names it. Borrowed. */
 const char *gantry_loader_path(const struct gantry_loader *loader);
 /* The raw exported table ncclNetPlugin_v<version> (ncclNet_vN of src/abi); NULL: the library has none. */
 const void *gantry_loader_table(const struct gantry_loader *loader, int version);
+
+/* A table of another kind by its name; NULL: the library has none. */
+const void *gantry_loader_symbol(const struct gantry_loader *loader, const char *symbol);
+/* NCCL's logger for the library: its lines go into our log. */
+ncclDebugLogger_t gantry_loader_logger(const struct gantry_loader *loader);
 
 /* One version of it (0: the highest there is). Owned by the loader; the same object for the same version. */
 gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struct gantry_net **ret_net);

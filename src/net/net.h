@@ -23,7 +23,8 @@
  *    memory, because NCCL's kernels count them so; its count is published before test says done, and slot, pages and
  *    tokens are free again after irecv_consumed. Without a free slot irecv gives a NULL request. A receive has one
  *    buffer. Only memory of type PTR_CUDA is described by the slot; all other receives, and optional ones, have their
- *    bytes in the buffer itself, with count 0.
+ *    bytes in the buffer itself, with count 0. So have all receives of a comm whose accept got no device handle, as
+ *    in NCCL's bootstrap: they take no slot and nothing is to be consumed.
  *  - Outputs are written only on success.
  */
 #ifndef GANTRY_NET_NET_H
@@ -166,6 +167,9 @@ struct gantry_net_ops {
 	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so those
 	 * that nobody receives take none of the room that messages of other tags need. Of a send comm. */
 	gantry_result (*hold)(struct gantry_net *net, void *comm, int tag);
+	/* The opposite: from now on messages of this tag may leave before their receive is posted though they are large,
+	 * up to half of the room for such messages; alone: if they are the only ones on their way. Of a send comm. */
+	gantry_result (*hasten)(struct gantry_net *net, void *comm, int tag, int alone);
 	/* A handle has come from a peer that may lie: `connect` keeps in it which attempt of this process it belongs
 	 * to, and what a stranger has written there would name another one. To be called before the first connect.
 	 * ERR_PROTOCOL: it is no handle of this network. */
@@ -187,6 +191,8 @@ struct gantry_net *gantry_net_tcp(void);
 /* How a context of it receives: enum gantry_net_unpack, PARAM resolved; text: the same for people, with the reason if
  * it is OFF. */
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
+/* What its init was given. */
+uint64_t gantry_net_tcp_comm_id(const void *ctx);
 /* Who is at the other end of a comm of it: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
 const char *gantry_net_tcp_peer(const void *comm);
 /* The i-th message of a request that is not done, as events of the trace name it. *event: the caller's, until then; NULL

@@ -84,6 +84,7 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_mem
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
 	gantry_list_init(&l->node);
+	gantry_list_init(&l->ready);
 	l->forks = inet_forks;
 	l->ctx = *ctx;
 	l->dev = dev;
@@ -118,8 +119,10 @@ void tcp_listener_close(struct tcp_listener *l)
 	gantry_list_remove(&l->node);
 	if (l->served)
 		tcp_network.served[tcp_network.nserved++ % TCP_SERVED] = l->id;
-	for (int i = 0; i < l->nready; i++)
-		tcp_link_drop_rx(l->ready[i]);
+	gantry_list_each_entry_safe (link, &l->ready, struct tcp_link, waiting) {
+		gantry_list_remove(&link->waiting);
+		tcp_link_drop_rx(link);
+	}
 	for (int i = 0; i < l->nports; i++)
 		inet_port_put(&tcp_service, l->ports[i]);
 	tcp_rx_memory_close(&l->rx_memory);
@@ -217,7 +220,9 @@ static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_he
 		      &(struct tcp_peer){.host = h->host,
 					 .window = h->window,
 					 .eager_max = h->eager_max,
-					 .unpack = (enum wire_unpack)h->unpack});
+					 .unpack = (enum wire_unpack)h->unpack,
+					 .sealed = c->shake.seals.tx != NULL,
+					 .resume = (enum inet_resume)h->resume});
 	tcp_link_opening(l, listener);
 	return l;
 }
@@ -231,22 +236,28 @@ static const struct gantry_nic *nic_of(const struct inet_conn *c)
 	return NULL;
 }
 
+const char *tcp_conn_device(const struct inet_conn *c)
+{
+	const struct gantry_nic *nic = nic_of(c);
+
+	return nic && gantry_params()->bind_device && gantry_nic_should_bind(nic, &c->addr) ? nic->name : NULL;
+}
+
 /* The hand-shake is over: the socket becomes a lane. One that the peer has dialled again takes the place of the first.
  */
 static void become_lane(struct inet_conn *c, int lane, struct tcp_link *l, const struct tcp_listener *listener)
 	REQUIRES(loop_mu)
 {
-	const struct gantry_nic *nic = nic_of(c);
-	const char *device = NULL;
+	const char *device = tcp_conn_device(c);
+	struct inet_seals seals;
+	int fd = inet_conn_take(c, &seals);
 
-	if (nic && gantry_params()->bind_device && gantry_nic_should_bind(nic, &c->addr))
-		device = nic->name;
-	tcp_lane_take(l, lane, inet_conn_take(c), &listener->ctx, device);
+	tcp_lane_take(l, lane, fd, &seals, &listener->ctx, device);
 	if (l->lanes_here == l->nlanes)
 		tcp_link_up(l);
 }
 
-static bool send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict) REQUIRES(loop_mu)
+bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict)
 {
 	uint8_t out[WIRE_WELCOME_SIZE];
 
@@ -254,6 +265,7 @@ static bool send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_
 	w->host = tcp_network.host;
 	w->window = LINK_WINDOW;
 	w->eager_max = (uint32_t)gantry_params()->eager_max;
+	w->resume = (uint8_t)inet_resume_says();
 	wire_welcome_encode(w, out);
 	return inet_conn_accept(c, out, sizeof(out));
 }
@@ -263,9 +275,9 @@ static void share(struct inet_conn *c, const struct tcp_listener *listener, stru
 	REQUIRES(loop_mu)
 {
 	memcpy(w->session, l->session.key, WIRE_SESSION_SIZE);
-	if (!send_welcome(c, w, WIRE_USE_SESSION))
+	if (!tcp_send_welcome(c, w, WIRE_USE_SESSION))
 		return;
-	close(inet_conn_take(c));
+	close(inet_conn_take(c, NULL));
 	gantry_list_remove(&l->waiting);
 	l->rx_state = TCP_RESERVED;
 	l->rx_listener = listener->id;
@@ -298,6 +310,13 @@ static void refuse_listener(struct inet_conn *c, uint64_t listener) REQUIRES(loo
 			: "no such listener here: it was closed, or the handle is not from this process");
 }
 
+/* A lane of a session that has been up. */
+static bool is_resumed(const struct inet_conn *c, struct wire_hello *ret)
+{
+	return wire_hello_decode(c->shake.payload, c->shake.payload_size, WIRE_VERSION, ret) == GANTRY_OK &&
+	       ret->generation;
+}
+
 /* It is a peer, and what must agree does. */
 static void on_proved(struct inet_conn *c)
 {
@@ -307,6 +326,10 @@ static void on_proved(struct inet_conn *c)
 	struct tcp_link *l, *shared = NULL;
 	int wait = 0;
 
+	if (is_resumed(c, &h)) {
+		tcp_resume_accept(c, &h);
+		return;
+	}
 	if (!listener || wire_hello_decode(c->shake.payload, c->shake.payload_size, WIRE_VERSION, &h) != GANTRY_OK) {
 		refuse_listener(c, c->tag);
 		return;
@@ -333,9 +356,9 @@ static void on_proved(struct inet_conn *c)
 		}
 	}
 	if (!l || h.lane >= l->nlanes) { /* its session is not, or no longer, one that waits for lanes */
-		if (send_welcome(c, &w, WIRE_UNKNOWN_SESSION))
-			close(inet_conn_take(c));
-	} else if (send_welcome(c, &w, WIRE_LANE)) {
+		if (tcp_send_welcome(c, &w, WIRE_UNKNOWN_SESSION))
+			close(inet_conn_take(c, NULL));
+	} else if (tcp_send_welcome(c, &w, WIRE_LANE)) {
 		become_lane(c, h.lane, l, listener);
 	}
 }
@@ -356,6 +379,14 @@ static void on_hello(struct inet_conn *c)
 
 	if (wire_hello_decode(s->payload, s->payload_size, s->peer_version, &h) != GANTRY_OK) {
 		inet_conn_refuse(c, GANTRY_ERR_PROTOCOL, "not a hello");
+		return;
+	}
+	if (s->peer_version == WIRE_VERSION && h.generation) {
+		if (!tcp_resume_knows(&h)) {
+			inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session, or not any more");
+			return;
+		}
+		inet_conn_challenge(c, &tcp_network.key);
 		return;
 	}
 	l = tcp_listener_find(h.listener);

@@ -16,7 +16,8 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
 #include <linux/sockios.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -93,11 +94,12 @@ static const char *bulk_waits(struct tcp_link *l) REQUIRES(link_mu)
 static void look_tx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 {
 	see_send(k, &l->tx.unacked, "peer");
+	see_send(k, &l->resume.held, "peer");
 	see_send(k, &l->tx.bulk, bulk_waits(l));
 	see_send(k, &l->tx.eager, l->tx.window_blocked ? "peer" : "socket");
 	see_send(k, &l->devmem.copying_out, "flush");
 	k->sum = k->requests + l->tx.next_seq + l->tx.peer_done + l->tx.bulk_sent + l->tx.eager_out +
-		 l->tx.peer_consumed;
+		 l->tx.peer_consumed + l->resume.received;
 	for (int i = 1; i < l->nlanes; i++)
 		k->sum += load_relaxed(&l->lanes[i].tx.given);
 }
@@ -231,10 +233,10 @@ static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t
 	if (lane_rx_mu_trylock(&lane->rx.lock)) {
 		if (ioctl(lane->fd, SIOCINQ, &unread) || unread < 0)
 			unread = 0;
-		*ret_arrived = lane->rx.bytes + (uint64_t)unread;
+		*ret_arrived = lane->rx.bytes - lane->resume.base + (uint64_t)unread;
 		lane_rx_mu_unlock(&lane->rx.lock);
 	} else {
-		*ret_arrived = load_relaxed(&lane->rx.bytes);
+		*ret_arrived = load_relaxed(&lane->rx.bytes) - load_relaxed(&lane->resume.base);
 	}
 	*ret_unread = (uint64_t)unread;
 }
@@ -271,6 +273,9 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 		return -1;
 	}
 	tx = &l->lanes[a->lane].tx;
+	if (a->generation != l->lanes[a->lane].resume.generation)
+		return 0; /* of a socket that is no more */
+	tcp_resume_arrived(&l->lanes[a->lane].resume, a->pieces);
 	store_relaxed(&tx->arrived, a->bytes);
 	store_relaxed(&tx->unread, a->unread);
 	return 0;
@@ -278,10 +283,12 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 
 static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t arrived)
 {
-	int queued = 0;
-	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
-	int lost = !ioctl(lane->fd, SIOCOUTQ, &queued) && queued > 0;
+	int queued = 0, lost;
 
+	if (lane->link->session.resume && tcp_resume_broken(lane, ETIMEDOUT))
+		return;
+	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
+	lost = !ioctl(lane->fd, SIOCOUTQ, &queued) && queued > 0;
 	tcp_link_fail(
 		lane->link, 1, GANTRY_ERR_PEER_SILENT,
 		"lane %d: %llu bytes sent, %llu arrived, none of the others for %.3g s (GANTRY_TIMEOUT) while the "
@@ -347,6 +354,28 @@ static int64_t age(uint64_t now, const uint64_t *since)
 	return (int64_t)(now - load_relaxed(since));
 }
 
+/*
+ * Whether our packets to the peer are lost: there is a heartbeat to acknowledge every 1/32 of the deadline. What is heard
+ * of the peer does not tell, because a retransmission of its own may bring new bytes late. Links of one peer must say
+ * the same of one reset, so all are looked at in the same tick, and the threads that see the reset go by that.
+ */
+static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace)
+{
+	enum { ESTABLISHED = 1 }; /* a word of netinet/tcp.h, which does not know tcpi_bytes_acked */
+	struct tcp_info info = {0};
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(l->lanes[0].fd, IPPROTO_TCP, TCP_INFO, &info, &len) || info.tcpi_state != ESTABLISHED)
+		return;
+	if (!info.tcpi_unacked || info.tcpi_bytes_acked != l->last.acked)
+		l->last.acked_at = now;
+	else
+		l->last.acked_at += grace;
+	l->last.acked = info.tcpi_bytes_acked;
+	store_relaxed(&l->last.unanswered,
+		      now - l->last.acked_at > gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3);
+}
+
 /* Whether not even the peer's kernel has answered us lately; that of a process which is merely stopped does. */
 static int unanswered(const struct tcp_link *l)
 {
@@ -393,6 +422,7 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 	}
 	if (grace)
 		fetch_add_relaxed(&l->last.heard, grace);
+	note_acked(l, now, grace);
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
 	if (idle || beat || age(now, &l->last.heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);

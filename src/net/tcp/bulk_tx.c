@@ -56,9 +56,7 @@ enum { SPLICE_TAIL = 16 << 10, DRAIN_AT = 8 };
  * (docs/design/0030). */
 enum { SHARED_SPLICE = 384 << 10, SHARED_COPY = 256 << 10, SHARE_FOR = 16 << 20, SHARED_MESSAGE = 2 << 20 };
 
-/* What is left of the piece, or the beginning of it: how many parts, and bytes. */
-static int list_piece(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX], uint64_t *ret_bytes)
-	REQUIRES(lane_tx_mu)
+int tcp_piece_list(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX], uint64_t *ret_bytes)
 {
 	const struct tcp_vec *v = &tx->send->vec;
 
@@ -69,7 +67,7 @@ static int list_piece(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MA
 	return tx->left != 0;
 }
 
-static void advance_piece(struct tcp_lane_tx *tx, uint64_t n) REQUIRES(lane_tx_mu)
+void tcp_piece_advance(struct tcp_lane_tx *tx, uint64_t n)
 {
 	tx->left -= n;
 	if (tx->send->vec.n)
@@ -180,7 +178,7 @@ static int fill_pipe(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 		tx->header_left = 0;
 		n -= WIRE_FRAME_SIZE;
 	}
-	advance_piece(tx, (uint64_t)n);
+	tcp_piece_advance(tx, (uint64_t)n);
 	return 1;
 }
 
@@ -228,7 +226,7 @@ static int push_spliced(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 			if (n < 0)
 				return spliced_full_or_lost(tx);
 			tcp_lane_given(lane, n);
-			advance_piece(tx, (uint64_t)n);
+			tcp_piece_advance(tx, (uint64_t)n);
 			tx->to_copy -= (uint64_t)n < tx->to_copy ? (uint64_t)n : tx->to_copy;
 			continue;
 		}
@@ -285,7 +283,7 @@ static int push_copied(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	ASSERT_HELD(&tx->lock);
 	while (tx->left || tx->header_left) {
 		uint64_t bytes = 0;
-		int header = tx->header_left != 0, parts = list_piece(tx, iov + 1, &bytes);
+		int header = tx->header_left != 0, parts = tcp_piece_list(tx, iov + 1, &bytes);
 		struct msghdr msg = {.msg_iov = header ? iov : iov + 1, .msg_iovlen = (size_t)(parts + header)};
 		uint32_t of_header = tx->header_left;
 		ssize_t n;
@@ -298,7 +296,7 @@ static int push_copied(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 		if (n < of_header)
 			of_header = (uint32_t)n;
 		tx->header_left -= of_header;
-		advance_piece(tx, (uint64_t)n - of_header);
+		tcp_piece_advance(tx, (uint64_t)n - of_header);
 	}
 	return 1;
 }
@@ -340,14 +338,14 @@ static int push_zerocopy(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 		rc = send_header(lane);
 		if (rc <= 0)
 			return rc;
-		msg.msg_iovlen = (size_t)list_piece(tx, iov, &bytes);
+		msg.msg_iovlen = (size_t)tcp_piece_list(tx, iov, &bytes);
 		n = send_by_reference(lane, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (bytes < tx->left ? MSG_MORE : 0));
 		if (n < 0 && errno == EFAULT)
 			break;
 		if (n < 0)
 			return full_or_lost();
 		tcp_lane_given(lane, n);
-		advance_piece(tx, (uint64_t)n);
+		tcp_piece_advance(tx, (uint64_t)n);
 	}
 	rc = tx->left ? push_copied(lane) : 1; /* some is left where the kernel has stopped to do it by reference */
 	if (rc > 0 && tx->calls - tx->completed >= DRAIN_AT)
@@ -359,7 +357,8 @@ static const struct tcp_push_ops push_as_zerocopy = {.name = "zerocopy", .push =
 
 enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
 enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1 };
-enum { SLOW_PAUSE_NS = 200000 }; /* a lane that was too slow for a piece is asked again after this */
+enum { SPLICED_MESSAGE = 512 << 10 }; /* from this size on always */
+enum { SLOW_PAUSE_NS = 200000 };      /* a lane that was too slow for a piece is asked again after this */
 
 /* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
 void tcp_lane_lost(struct tcp_lane *lane)
@@ -460,21 +459,34 @@ static struct tcp_send *find_ready(struct tcp_link *l) REQUIRES(link_mu)
 	return NULL;
 }
 
+/*
+ * Several lanes cut a message of this size into pieces that are too small to be spliced well, three calls and an
+ * acknowledgement each, and several threads copy them side by side: in a shallow window, where time counts, that is
+ * faster. In a deep one splicing is, which costs less CPU.
+ */
+static bool is_better_copied(const struct tcp_link *l, const struct tcp_send *s)
+{
+	return l->nlanes > 2 && l->session.rails == 1 && s->size < SPLICED_MESSAGE &&
+	       load_relaxed(&l->tx.bulk_pending) < DEEP_WINDOW;
+}
+
 /* Pieces are not spliced: see above. */
 static bool is_sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
 {
-	bool splice = !s->vec.n && load_relaxed(&l->tx.splice);
+	bool splice = !s->vec.n && load_relaxed(&l->tx.splice) && !is_better_copied(l, s);
 
 	return s->push || ((splice || load_relaxed(&l->tx.msg_zerocopy)) && s->size >= gantry_params()->zerocopy_min);
 }
 
 static const struct tcp_push_ops *choose_push(const struct tcp_link *l, const struct tcp_send *s)
 {
+	if (l->session.sealed)
+		return &tcp_push_sealed;
 	if (s->push)
 		return s->push;
-	if (s->needs_ack && !s->vec.n && load_relaxed(&l->tx.splice))
+	if (s->by_reference && !s->vec.n && load_relaxed(&l->tx.splice))
 		return &push_as_spliced;
-	return s->needs_ack && load_relaxed(&l->tx.msg_zerocopy) ? &push_as_zerocopy : &push_as_copied;
+	return s->by_reference && load_relaxed(&l->tx.msg_zerocopy) ? &push_as_zerocopy : &push_as_copied;
 }
 
 /* Only messages that were found without a receive have the time of it. */
@@ -496,9 +508,12 @@ static void give_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t chunk
 	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes - chunk);
 	store_relaxed(&tx->queued, tx->queued + chunk);
 	if (s->next == 0) {
-		s->needs_ack = is_sent_by_reference(l, s);
+		s->by_reference = is_sent_by_reference(l, s);
+		s->needs_ack = l->session.resume || s->by_reference;
 		count_credit_wait(l, s);
 	}
+	if (l->session.resume)
+		tcp_resume_keep_piece(lane, s, s->next, (uint32_t)chunk);
 	tx->send = s;
 	tx->push = choose_push(l, s);
 	if (s->vec.n) {
@@ -513,11 +528,51 @@ static void give_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t chunk
 		gantry_list_remove(&s->head.node);
 }
 
-/*
- * The lane gets the next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to
- * other lanes. ret_piece: its header, which towards device memory waits on the control lane already.
- */
-static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUIRES(lane_tx_mu, link_mu)
+/* The lane gets a piece that a broken lane has lost. */
+static void give_again(struct tcp_lane *lane, const struct tcp_kept *k) REQUIRES(lane_tx_mu, link_mu)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_tx *tx = &lane->tx;
+	struct tcp_send *s = k->send;
+
+	ASSERT(!tx->send && !tx->left && !tx->in_pipe && s->needs_ack);
+	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes - k->length);
+	store_relaxed(&tx->queued, tx->queued + k->length);
+	tcp_resume_keep_piece(lane, s, k->offset, k->length);
+	tx->send = s;
+	tx->push = choose_push(l, s);
+	if (s->vec.n)
+		tcp_vec_seek(&s->vec, k->offset, &tx->at);
+	else
+		tx->data = s->data + k->offset;
+	tx->left = tx->length = k->length;
+}
+
+/* As take_piece. */
+static int take_again(struct tcp_lane *lane, const struct tcp_kept *k, struct wire_piece *ret_piece)
+	REQUIRES(lane_tx_mu, link_mu)
+{
+	struct tcp_link *l = lane->link;
+	const struct tcp_send *s = k->send;
+
+	if (l->session.rails > 1 && is_too_slow(lane, k->length))
+		return -1;
+	*ret_piece = (struct wire_piece){
+		.ack = true,
+		.length = k->length,
+		.seq = s->seq,
+		.offset = k->offset,
+		.total = s->size,
+		.tag = s->tag,
+		.index = s->index,
+	};
+	give_again(lane, k);
+	tcp_resume_pop(l);
+	return 1;
+}
+
+/* As take_piece. */
+static int take_next(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUIRES(lane_tx_mu, link_mu)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
@@ -553,6 +608,22 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUI
 	gantry_event_put(GANTRY_EV_CHUNK_TX, l->session.id, GANTRY_EV_MSG(s->tag, s->index),
 			 GANTRY_EV_ON_LANE(chunk, lane->index));
 	return 1;
+}
+
+/*
+ * The lane gets the next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to
+ * other lanes. ret_piece: its header, which towards device memory waits on the control lane already.
+ */
+static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUIRES(lane_tx_mu, link_mu)
+{
+	const struct tcp_kept *lost;
+
+	if (!lane->link->session.resume)
+		return take_next(lane, ret_piece);
+	if (!tcp_resume_room(lane))
+		return 0;
+	lost = lane->link->tx.peer_closed ? NULL : tcp_resume_next(lane->link);
+	return lost ? take_again(lane, lost, ret_piece) : take_next(lane, ret_piece);
 }
 
 /*
@@ -613,6 +684,22 @@ static int pull_piece(struct tcp_lane *lane, bool *ret_given) REQUIRES(lane_tx_m
 	return 1;
 }
 
+void tcp_send_note(struct tcp_link *l, struct tcp_send *s, uint64_t n)
+{
+	s->sent += n;
+	ASSERT(s->sent <= s->next);
+	if (s->sent < s->size)
+		return;
+	l->tx.bulk_sent++;
+	if (s->needs_ack && !tcp_send_acked(l, s->seq)) {
+		gantry_list_append(&l->tx.unacked, &s->head.node);
+	} else {
+		fetch_sub_relaxed(&l->tx.bulk_pending, 1);
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
+		tcp_request_done(&s->head);
+	}
+}
+
 static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_mu)
 {
 	struct tcp_link *l = lane->link;
@@ -623,18 +710,9 @@ static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_
 	store_relaxed(&lane->tx.pieces, lane->tx.pieces + 1);
 	link_mu_lock(&l->mu);
 	lane->tx.send = NULL;
-	s->sent += lane->tx.length;
-	ASSERT(s->sent <= s->next);
-	if (s->sent == s->size) {
-		l->tx.bulk_sent++;
-		if (s->needs_ack && !tcp_send_acked(l, s->seq)) {
-			gantry_list_append(&l->tx.unacked, &s->head.node);
-		} else {
-			fetch_sub_relaxed(&l->tx.bulk_pending, 1);
-			gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
-			tcp_request_done(&s->head);
-		}
-	}
+	if (l->session.resume)
+		lane->resume.kept[(lane->resume.given - 1) % RESUME_KEPT].ended = true;
+	tcp_send_note(l, s, lane->tx.length);
 	link_mu_unlock(&l->mu);
 }
 

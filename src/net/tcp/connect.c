@@ -55,14 +55,35 @@ static void connector_fail(struct tcp_connector *c, gantry_result r, const char 
 static void attempt_free(struct tcp_attempt *a) REQUIRES(loop_mu)
 {
 	inet_source_close(&a->source);
+	inet_handshake_end(&a->shake);
 	gantry_list_remove(&a->node);
 	free(a);
+}
+
+/*
+ * The hosts may have their rails in different orders, each with those near its GPU first: lane 0 leaves by the one that
+ * shares a subnet with where it goes. By another, packets would come to the right host by the wrong interface, whose
+ * sockets do not take them.
+ */
+static int attempt_rail(const struct tcp_connector *c, int lane, int candidate)
+{
+	const struct tcp_device *d = &tcp_network.devs[c->dev];
+
+	if (lane)
+		return d->rails[(lane - 1) % d->nrails];
+	for (int i = 0; i < d->nrails; i++) {
+		const struct gantry_nic *nic = &tcp_network.nics->nics[d->rails[i]];
+
+		for (int k = 0; k < nic->naddrs; k++)
+			if (gantry_nic_same_subnet(nic, k, &c->handle.addrs[candidate % c->handle.naddrs]))
+				return d->rails[i];
+	}
+	return d->rails[0];
 }
 
 static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
 {
 	struct tcp_attempt *a = calloc(1, sizeof(*a));
-	const struct tcp_device *d = &tcp_network.devs[c->dev];
 
 	if (!a)
 		return GANTRY_ERR_NOMEM;
@@ -70,7 +91,7 @@ static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidat
 	a->connector = c;
 	a->lane = lane;
 	a->candidate = candidate;
-	a->rail = d->rails[lane ? (lane - 1) % d->nrails : 0];
+	a->rail = attempt_rail(c, lane, candidate);
 	a->start_at = start_at;
 	gantry_list_append(&c->attempts, &a->node);
 	return GANTRY_OK;
@@ -200,6 +221,7 @@ static void attempt_failed(struct tcp_attempt *a, int e) REQUIRES(loop_mu)
 	if (a->lane) {
 		/* Another address of the peer may be the one this rail can reach. */
 		inet_source_close(&a->source);
+		inet_handshake_end(&a->shake);
 		a->state = ATTEMPT_WAITING;
 		a->start_at = inet_retry_at(gantry_now_ns(), a->failures++);
 	} else if (only) {
@@ -221,6 +243,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 {
 	struct tcp_connector *c = a->connector;
 	struct tcp_link *l = c->link;
+	struct inet_seals seals;
 	int lane = a->lane, fd;
 	char text[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_now_ns();
@@ -235,11 +258,15 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 			      &(struct tcp_peer){.host = w->host,
 						 .window = w->window,
 						 .eager_max = w->eager_max,
-						 .unpack = (enum wire_unpack)w->unpack});
+						 .unpack = (enum wire_unpack)w->unpack,
+						 .sealed = a->shake.seals.tx != NULL,
+						 .resume = (enum inet_resume)w->resume});
 	}
 	fd = inet_source_release(&a->source);
+	seals = a->shake.seals;
+	a->shake.seals = (struct inet_seals){0};
 	attempt_free(a);
-	tcp_lane_take(l, lane, fd, &c->ctx, NULL);
+	tcp_lane_take(l, lane, fd, &seals, &c->ctx, NULL);
 	if (lane == 0) {
 		attempts_drop(c);
 		for (int i = 1; i < l->nlanes; i++)
@@ -317,6 +344,7 @@ static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
 		.lane = (uint8_t)a->lane,
 		.lanes = (uint8_t)c->link->nlanes,
 		.unpack = (uint8_t)tcp_rx_memory_says(&c->rx_memory),
+		.resume = (uint8_t)inet_resume_says(),
 		.dev = (uint16_t)c->dev,
 	};
 
@@ -331,7 +359,6 @@ static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
 	/* From here on a slow peer is waited for: to dial again would only give it more to do. */
 	a->state = ATTEMPT_WELCOME;
 	a->deadline = UINT64_MAX;
-	inet_source_set(&a->source, EPOLLIN);
 	/* This address answers: the others need not be tried. */
 	gantry_list_each_entry_safe (other, &c->attempts, struct tcp_attempt, node)
 		if (!a->lane && other != a && other->state != ATTEMPT_WELCOME)
@@ -343,6 +370,7 @@ static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_
 {
 	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
 	const struct inet_handshake *h = &a->shake;
+	enum inet_event event;
 	socklen_t len = sizeof(int);
 	int e = 0;
 
@@ -354,7 +382,9 @@ static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_
 		if (e || !start_hello(a))
 			return;
 	}
-	switch (inet_loop.parting ? INET_AGAIN : inet_handshake_move(&a->shake, s->fd)) {
+	event = inet_loop.parting ? INET_AGAIN : inet_handshake_move(&a->shake, s->fd);
+	inet_source_set(s, inet_handshake_events(h));
+	switch (event) {
 	case INET_DONE:
 		attempt_welcomed(a);
 		break;

@@ -20,6 +20,7 @@ enum { ROOM_FOR_RTS = 4, ROOM_FOR_ENDS = 3 };		  /* frames at the end of a batch
 
 static void add_iov(struct tcp_control *c, const void *base, size_t len)
 {
+	ASSERT(c->iov_n < (int)(sizeof(c->iov) / sizeof(*c->iov)));
 	c->iov[c->iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
 }
 
@@ -63,6 +64,7 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 		.state = {.done = rx->done,
 			  .done_bits = done_behind(rx),
 			  .consumed = rx->consumed,
+			  .received = l->resume.got,
 			  .has_tag = t != NULL,
 			  .tag = t ? t->tag : 0,
 			  .posted = t ? t->posted : 0},
@@ -72,10 +74,13 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 	ASSERT(rx->done >= rx->done_told && rx->consumed >= rx->consumed_told);
 	rx->done_told = rx->done;
 	rx->consumed_told = rx->consumed;
+	store_relaxed(&l->resume.unreported, 0);
 	rx->ack_now = false;
 	rx->heartbeat_due = false;
-	if (t)
+	if (t) {
 		t->credit = t->posted;
+		t->due = false;
+	}
 	add_frame(l, &f);
 }
 
@@ -84,7 +89,8 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_rx *rx = &l->rx;
 	int before = l->control.nframes;
-	uint64_t consumed = gantry_list_empty(&l->tx.eager) ? LINK_TELL : LINK_WINDOW / 16;
+	bool alone = gantry_list_empty(&l->tx.eager);
+	uint64_t consumed = alone ? LINK_TELL : LINK_WINDOW / 16, report = alone ? RESUME_REPORT : 1;
 
 	for (int i = 0; i < rx->tags.count; i++) {
 		if (!tcp_state_due(l, &rx->tags.items[i]))
@@ -95,7 +101,8 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	}
 	/* The frame goes out anyway: the receives of the tag in use ride along. */
 	if (l->control.nframes == before &&
-	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= consumed))
+	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= consumed ||
+	     l->resume.unreported >= report))
 		add_state(l, rx->tags.count ? &rx->tags.items[rx->tags.last] : NULL);
 }
 
@@ -130,10 +137,85 @@ static void collect_arrived(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		if (!has_room(l, ROOM_FOR_ENDS))
 			break;
 		rx->tell_arrived = false;
-		add_frame(l, &(struct wire_frame){
-				     .kind = WIRE_ARRIVED,
-				     .arrived = {.lane = (uint32_t)i, .bytes = rx->arrived, .unread = rx->unread}});
+		add_frame(l, &(struct wire_frame){.kind = WIRE_ARRIVED,
+						  .arrived = {.lane = (uint32_t)i,
+							      .generation = l->lanes[i].resume.generation,
+							      .bytes = rx->arrived,
+							      .unread = rx->unread,
+							      .pieces = l->lanes[i].resume.pieces}});
+		l->lanes[i].resume.pieces_told = l->lanes[i].resume.pieces;
 	}
+}
+
+/* Lanes that this side uses no more. */
+static void collect_stopped(struct tcp_link *l) REQUIRES(control_mu, link_mu)
+{
+	for (int i = 1; i < l->nlanes; i++) {
+		struct tcp_lane_resume *r = &l->lanes[i].resume;
+
+		if (!r->tell)
+			continue;
+		if (!has_room(l, ROOM_FOR_ENDS))
+			break;
+		r->tell = false;
+		add_frame(l,
+			  &(struct wire_frame){
+				  .kind = WIRE_STOPPED,
+				  .stopped = {.lane = (uint32_t)i, .generation = r->generation, .pieces = r->pieces}});
+	}
+}
+
+/* Bytes that are kept: behind those before them, if they follow there. */
+static void add_kept(struct tcp_link *l, uint64_t from, uint64_t to) REQUIRES(control_mu, link_mu)
+{
+	struct tcp_control *c = &l->control;
+	struct iovec parts[2], *last = c->iov_n ? &c->iov[c->iov_n - 1] : NULL;
+	int n = tcp_resume_list(&l->resume, from, to, parts), i = 0;
+
+	if (last && (uint8_t *)last->iov_base + last->iov_len == parts[0].iov_base)
+		last->iov_len += parts[i++].iov_len;
+	for (; i < n; i++)
+		add_iov(c, parts[i].iov_base, parts[i].iov_len);
+}
+
+/* A message from its own memory, which nobody else may have until the batch is out. */
+static void add_message(struct tcp_link *l, struct tcp_send *s) REQUIRES(control_mu, link_mu)
+{
+	struct tcp_control *c = &l->control;
+
+	ASSERT(load_relaxed(&s->head.state) == TCP_PENDING);
+	store_relaxed(&s->held_since, 0);
+	c->batch[c->batch_n++] = s;
+	add_iov(c, s->header, WIRE_EAGER_SIZE);
+	if (s->size)
+		add_iov(c, s->data, s->size);
+}
+
+/* What the last control lane may have lost. False: there is more of it, and nothing may overtake that. */
+static bool collect_again(struct tcp_link *l) REQUIRES(control_mu, link_mu)
+{
+	struct tcp_resume *r = &l->resume;
+
+	if (r->again == r->again_end)
+		return true;
+	gantry_list_each_entry (s, &r->held, struct tcp_send, head.node) {
+		if (s->held_at < r->again)
+			continue;
+		if (s->held_at >= r->again_end)
+			break;
+		if (l->control.batch_n >= LINK_BATCH / 2) {
+			store_relaxed(&l->tx.pending, 1);
+			return false;
+		}
+		if (s->held_at > r->again)
+			add_kept(l, r->again, s->held_at);
+		add_message(l, s);
+		r->again = s->held_at + s->size + WIRE_EAGER_SIZE;
+	}
+	if (r->again < r->again_end)
+		add_kept(l, r->again, r->again_end);
+	r->again = r->again_end;
+	return true;
 }
 
 bool tcp_descriptor_room(const struct tcp_link *l)
@@ -188,8 +270,9 @@ static void collect_ends(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	if (l->end.tell)
 		collect_error(l);
-	/* The receiver counts on the header of every message that CLOSE says was sent. */
-	if (l->tx.tell_close && (!l->tx.descriptors.n || tcp_link_failed(l))) {
+	/* The receiver counts on the header of every message that CLOSE says was sent, and on what goes again. */
+	if (l->tx.tell_close &&
+	    ((!l->tx.descriptors.n && l->resume.again == l->resume.again_end) || tcp_link_failed(l))) {
 		l->tx.tell_close = false;
 		add_frame(l, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->tx.bulk_sent}});
 	}
@@ -206,7 +289,10 @@ static void collect_coalesced(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 
 	if (!o->bytes)
 		return;
-	add_iov(c, o->buffers[o->now], o->bytes);
+	if (l->session.resume)
+		add_kept(l, l->tx.eager_out - o->bytes, l->tx.eager_out);
+	else
+		add_iov(c, o->buffers[o->now], o->bytes);
 	if (o->newest)
 		c->batch[c->batch_n++] = o->newest;
 	o->newest = NULL;
@@ -231,11 +317,17 @@ static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		}
 		tx->eager_out += bytes;
 		gantry_list_remove(&s->head.node);
-		c->batch[c->batch_n++] = s;
 		tcp_trace_eager(l, GANTRY_EV_CHUNK_TX, s->tag, s->index, s->size);
-		add_iov(c, s->header, WIRE_EAGER_SIZE);
-		if (s->size)
-			add_iov(c, s->data, s->size);
+		if (l->session.resume && s->size <= RESUME_COPY_MAX) {
+			tcp_resume_keep(&l->resume, tx->eager_out - bytes, s->header, WIRE_EAGER_SIZE);
+			tcp_resume_keep(&l->resume, tx->eager_out - s->size, s->data, s->size);
+			add_kept(l, tx->eager_out - bytes, tx->eager_out);
+			c->batch[c->batch_n++] = s;
+			continue;
+		}
+		if (l->session.resume)
+			tcp_resume_hold(l, s, tx->eager_out - bytes);
+		add_message(l, s);
 	}
 	if (!gantry_list_empty(&tx->eager))
 		store_relaxed(&tx->pending, 1);
@@ -255,24 +347,47 @@ static bool collect_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link
 		collect_state(l);
 		collect_rts(l);
 		collect_arrived(l);
-		collect_coalesced(l);
-		collect_eager(l);
+		if (l->session.resume)
+			collect_stopped(l);
+		if (!l->session.resume || collect_again(l)) {
+			collect_coalesced(l);
+			collect_eager(l);
+		}
 	}
 	collect_ends(l);
 	link_mu_unlock(&l->mu);
+	if (l->session.sealed && c->iov_n > 0 && !tcp_control_seal(l)) {
+		c->iov_at = c->iov_n = 0;
+		errno = ENOMEM;
+		tcp_lane_lost(&l->lanes[0]);
+	}
 	return c->iov_n > 0;
+}
+
+/* Nobody reads the memory of its messages any more. */
+void tcp_batch_ended(struct tcp_link *l)
+{
+	struct tcp_control *c = &l->control;
+
+	for (int i = 0; i < c->batch_n; i++) {
+		if (c->batch[i]->held)
+			store_relaxed(&c->batch[i]->held_since, gantry_ticks() | 1);
+		else
+			tcp_request_done(&c->batch[i]->head);
+	}
+	c->batch_n = 0;
+	if (l->session.resume)
+		tcp_resume_release(l);
 }
 
 static void end_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link_mu)
 {
 	link_mu_lock(&l->mu);
-	for (int i = 0; i < l->control.batch_n; i++)
-		tcp_request_done(&l->control.batch[i]->head);
-	l->control.batch_n = 0;
+	tcp_batch_ended(l);
 	link_mu_unlock(&l->mu);
 }
 
-static void advance_batch(struct tcp_control *c, size_t n)
+void tcp_control_advance(struct tcp_control *c, size_t n)
 {
 	while (c->iov_at < c->iov_n && n >= c->iov[c->iov_at].iov_len)
 		n -= c->iov[c->iov_at++].iov_len;
@@ -317,7 +432,7 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 		}
 		store_relaxed(&lane->tx.bytes, lane->tx.bytes + (uint64_t)n);
 		store_relaxed(&l->last.told, gantry_ticks());
-		advance_batch(c, (size_t)n);
+		tcp_control_advance(c, (size_t)n);
 	}
 	return true;
 }
@@ -344,7 +459,7 @@ void tcp_control_flush(struct tcp_link *l)
 	do {
 		if (load_relaxed(&l->lanes[0].tx.dead) || !control_mu_trylock(&l->control_mu))
 			return; /* the holder takes what waits, or the next test does */
-		more = flush_batches(l);
+		more = !load_relaxed(&l->lanes[0].tx.dead) && flush_batches(l); /* it may have been stopped meanwhile */
 		control_mu_unlock(&l->control_mu);
 		/*
 		 * Who set the hint and then failed to get the lock relies on its holder. A read-modify-write here and

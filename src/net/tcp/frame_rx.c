@@ -4,6 +4,8 @@
  * runs under link_mu, taken once for all that one read has brought.
  */
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -261,7 +263,7 @@ bool tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag)
 
 	if (!news)
 		return false;
-	if ((int32_t)(tag->rts - tag->credit) > 0)
+	if (tag->due || (int32_t)(tag->rts - tag->credit) > 0)
 		return true;
 	return l->rx.large_posted && tag->bulk && 4 * news >= tag->posted - tag->arrived;
 }
@@ -271,6 +273,25 @@ enum { UNEXPECTED_PER_LOOK = 16 };
 static int broken(struct tcp_lane *lane, const char *what) REQUIRES(link_mu)
 {
 	tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_PROTOCOL, "lane %d: %s", lane->index, what);
+	return -1;
+}
+
+/* A frame came damaged: its lane stops here, and so does the link unless the frame comes again. */
+static int damaged(struct tcp_lane *lane, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int damaged(struct tcp_lane *lane, const char *fmt, ...) REQUIRES(lane_rx_mu, link_mu)
+{
+	struct tcp_link *l = lane->link;
+	char what[160];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	if (tcp_resume_damaged(lane))
+		LOG_WARN(NET, "%s: checksum mismatch on lane %d, %s; it goes again", l->session.peer, lane->index,
+			 what);
+	else
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_CORRUPT, "checksum mismatch on lane %d, %s", lane->index, what);
 	return -1;
 }
 
@@ -284,6 +305,11 @@ static void on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(li
 
 		if (t && (int32_t)(s->posted - t->credit) > 0)
 			t->credit = s->posted;
+	}
+	if (s->received > l->resume.received && s->received <= l->tx.eager_out) {
+		l->resume.received = s->received;
+		store_relaxed(&l->resume.received_at, gantry_ticks());
+		tcp_resume_release(l);
 	}
 	if (s->consumed > l->tx.peer_consumed && s->consumed <= l->tx.eager_out) {
 		l->tx.peer_consumed = s->consumed;
@@ -329,6 +355,7 @@ static void on_close(struct tcp_link *l, const struct wire_close *c) REQUIRES(li
 		store_relaxed(&l->rx.peer_closed, true);
 		l->rx.peer_bulk_sent = c->bulk_sent;
 	}
+	tcp_resume_closed(l);
 }
 
 /* ---- data frames ---- */
@@ -387,18 +414,23 @@ static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 
 	if (!lane->link->session.crc || crc == sent)
 		return 0;
-	if (frame->kind == WIRE_ERROR)
+	if (frame->kind == WIRE_ERROR) { /* whoever says that has given up: it sends nothing again */
 		tcp_link_fail_locked(
 			lane->link, 1, GANTRY_ERR_CORRUPT,
 			"checksum mismatch on lane %d, in the text of the peer's error: sent %08x, arrived %08x",
 			lane->index, sent, crc);
-	else
-		tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_CORRUPT,
-				     "checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent "
-				     "%08x, arrived %08x",
-				     lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, sent,
-				     crc);
-	return -1;
+		return -1;
+	}
+	return damaged(lane, "message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x", f->index, f->tag,
+		       (unsigned long long)f->offset, f->length, sent, crc);
+}
+
+/* An eager message has come whole. */
+static void count_eager(struct tcp_link *l, uint32_t length) REQUIRES(link_mu)
+{
+	l->resume.got += length + WIRE_EAGER_SIZE;
+	if (length > RESUME_COPY_MAX && l->session.resume)
+		store_relaxed(&l->resume.unreported, l->resume.unreported + length);
 }
 
 /* An eager message of which all bytes are in the read-ahead buffer, for a posted receive: no state is needed. */
@@ -412,6 +444,7 @@ static int take_eager(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 		rx->crc = gantry_crc32c(0, data, f->length);
 	if (check_crc(lane) || match_eager(lane->link, f, data, rx->recv, rx->buffer))
 		return -1;
+	count_eager(lane->link, f->length);
 	rx->head += f->length; /* and, by the caller, its header */
 	rx->recv = NULL;
 	rx->buffer = NULL;
@@ -459,13 +492,17 @@ static int end_frame(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 
 	ASSERT_HELD(&lane->link->mu);
 	ASSERT(rx->state == TCP_RX_PAYLOAD && !rx->left && !rx->bounced);
-	rx->state = TCP_RX_HEADER;
-	if (check_crc(lane))
+	if (check_crc(lane)) /* the payload stays what is under way: whoever stops the lane undoes it */
 		return -1;
+	rx->state = TCP_RX_HEADER;
 	if (f->kind == WIRE_DATA)
 		gantry_event_put(GANTRY_EV_CHUNK_RX, lane->link->session.id,
 				 GANTRY_EV_MSG(f->piece.tag, f->piece.index),
 				 GANTRY_EV_ON_LANE(f->piece.length, lane->index));
+	if (f->kind == WIRE_EAGER)
+		count_eager(lane->link, f->piece.length);
+	else if (f->kind == WIRE_DATA && lane->link->session.resume)
+		tcp_resume_count(lane);
 	rc = rx->target->end(lane);
 	rx->recv = NULL;
 	rx->buffer = NULL;
@@ -475,15 +512,12 @@ static int end_frame(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 
 /* ---- the stream ---- */
 
-static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *header) REQUIRES(link_mu)
+static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *header) REQUIRES(lane_rx_mu, link_mu)
 {
 	int crc = lane->link->session.crc;
 
-	if (r == GANTRY_ERR_CORRUPT) {
-		tcp_link_fail_locked(lane->link, 1, r, "checksum mismatch on lane %d, in the header of a frame",
-				     lane->index);
-		return -1;
-	}
+	if (r == GANTRY_ERR_CORRUPT)
+		return damaged(lane, "in the header of a frame");
 	if (!(header[1] & WIRE_FLAG_CRC) != !crc)
 		return broken(lane, crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
 					: "not a frame, or one with a checksum, which was not agreed on");
@@ -515,6 +549,11 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f) REQUIRE
 		return tcp_flow_describe(lane->link, &f->piece);
 	case WIRE_ARRIVED:
 		return tcp_lane_arrived(lane->link, &f->arrived);
+	case WIRE_STOPPED:
+		if (!lane->link->session.resume || f->stopped.lane >= (uint32_t)lane->link->nlanes)
+			return broken(lane, "a STOPPED frame for a lane that cannot be replaced");
+		tcp_resume_stopped(lane->link, &f->stopped);
+		break;
 	case WIRE_DATA:
 	case WIRE_EAGER:
 	case WIRE_KINDS:

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "inet/settings.h"
 
 enum { HANDLE_MAGIC = 0x59525447, HANDLE_ADDRS = 56, HANDLE_ADDRS_END = 116, HANDLE_LOCAL = 120 };
 enum { WELCOME_ADDRS = 48 };
@@ -120,7 +121,10 @@ void wire_hello_encode(const struct wire_hello *h, uint8_t out[WIRE_HELLO_SIZE])
 	out[72] = h->lane;
 	out[73] = h->lanes;
 	out[74] = h->unpack;
+	out[75] = h->resume;
 	put16(out + 76, h->dev);
+	put32(out + 80, h->generation);
+	put64(out + 88, h->received);
 }
 
 gantry_result wire_hello_decode(const uint8_t *in, size_t size, int version, struct wire_hello *ret)
@@ -143,8 +147,12 @@ gantry_result wire_hello_decode(const uint8_t *in, size_t size, int version, str
 	h.lane = in[72];
 	h.lanes = in[73];
 	h.unpack = in[74];
+	h.resume = in[75];
 	h.dev = get16(in + 76);
-	if (h.unpack >= WIRE_UNPACKS || h.lanes < 2 || h.lanes > WIRE_MAX_LANES || h.lane >= h.lanes)
+	h.generation = get32(in + 80);
+	h.received = get64(in + 88);
+	if (h.unpack >= WIRE_UNPACKS || h.resume >= INET_RESUMES || h.lanes < 2 || h.lanes > WIRE_MAX_LANES ||
+	    h.lane >= h.lanes)
 		return GANTRY_ERR_PROTOCOL;
 out:
 	*ret = h;
@@ -156,10 +164,12 @@ void wire_welcome_encode(const struct wire_welcome *w, uint8_t out[WIRE_WELCOME_
 	memset(out, 0, WIRE_WELCOME_SIZE);
 	out[0] = w->verdict;
 	out[1] = w->unpack;
+	out[3] = w->resume;
 	memcpy(out + 8, w->session, WIRE_SESSION_SIZE);
 	put64(out + 24, w->host);
 	put32(out + 32, w->window);
 	put32(out + 36, w->eager_max);
+	put64(out + 40, w->received);
 	out[2] = (uint8_t)put_addrs(out + WELCOME_ADDRS, WIRE_WELCOME_SIZE - WELCOME_ADDRS, w->addrs, w->naddrs);
 }
 
@@ -173,11 +183,13 @@ gantry_result wire_welcome_decode(const uint8_t *in, size_t size, struct wire_we
 	w.verdict = in[0];
 	w.unpack = in[1];
 	w.naddrs = in[2];
+	w.resume = in[3];
 	memcpy(w.session, in + 8, WIRE_SESSION_SIZE);
 	w.host = get64(in + 24);
 	w.window = get32(in + 32);
 	w.eager_max = get32(in + 36);
-	if (w.verdict >= WIRE_VERDICTS || w.unpack >= WIRE_UNPACKS ||
+	w.received = get64(in + 40);
+	if (w.verdict >= WIRE_VERDICTS || w.unpack >= WIRE_UNPACKS || w.resume >= INET_RESUMES ||
 	    get_addrs(in + WELCOME_ADDRS, WIRE_WELCOME_SIZE - WELCOME_ADDRS, w.naddrs, w.addrs) != GANTRY_OK)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = w;

@@ -15,8 +15,8 @@
 #include "net/tcp/wire.h"
 
 enum {
-	WIRE_VERSION = 5,
-	WIRE_HELLO_SIZE = 80,
+	WIRE_VERSION = 6,
+	WIRE_HELLO_SIZE = 96,
 	WIRE_WELCOME_SIZE = 224,
 	WIRE_COOKIE_SIZE = 16,
 	WIRE_SESSION_SIZE = 16,
@@ -60,7 +60,11 @@ struct wire_hello {
 	uint8_t lane;	    /* 0 is the control lane */
 	uint8_t lanes;	    /* control lane included */
 	uint8_t unpack;	    /* enum wire_unpack */
+	uint8_t resume;	    /* enum inet_resume (inet/settings.h): should the session outlive its sockets? */
 	uint16_t dev;
+	uint32_t
+		generation; /* how many sockets this lane has had before; more than 0: the session is there. resume.h */
+	uint64_t received;  /* generation > 0, lane 0: eager bytes that have come, as in STATE */
 };
 
 void wire_hello_encode(const struct wire_hello *h, uint8_t out[WIRE_HELLO_SIZE]);
@@ -77,10 +81,12 @@ enum wire_verdict {
 struct wire_welcome {
 	uint8_t verdict; /* enum wire_verdict */
 	uint8_t unpack;	 /* enum wire_unpack, of the accepting side */
+	uint8_t resume;	 /* as in hello */
 	uint8_t session[WIRE_SESSION_SIZE];
 	uint64_t host;
 	uint32_t window;
 	uint32_t eager_max;
+	uint64_t received; /* as in hello */
 	int naddrs;
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
 };

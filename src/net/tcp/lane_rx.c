@@ -9,6 +9,8 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -16,6 +18,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "net/tcp/link.h"
 
 /*
@@ -293,10 +296,26 @@ const struct tcp_receive_ops tcp_receive_inline = {
 
 /* ---- any lane ---- */
 
+/*
+ * Where lanes are replaced, an end (0) is told from a reset: only the peer makes an end. A reset that follows an end is EPIPE.
+ * And a socket without connection reads as ended once another thread was told of the reset.
+ */
+static int cause_of_end(const struct tcp_lane *lane, int e)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof(info);
+
+	if (!lane->link->session.resume)
+		return e;
+	if (e == 0 && !getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_state == TCP_CLOSE)
+		return ECONNRESET;
+	return e == EPIPE ? 0 : e;
+}
+
 static void end_lane(struct tcp_lane *lane, int e)
 {
 	store_release(&lane->rx.eof, 1);
-	tcp_link_ending(lane, e);
+	tcp_link_ending(lane, cause_of_end(lane, e));
 }
 
 /*
@@ -331,7 +350,7 @@ static uint64_t read_lane(struct tcp_lane *lane, bool force, bool *ret_drained) 
 	struct tcp_lane_rx *rx = &lane->rx;
 	uint64_t moved = 0;
 
-	while (!rx->stalled && !rx->eof && moved < LINK_RX_PASS_BYTES && !*ret_drained &&
+	while (!rx->stalled && !load_relaxed(&rx->eof) && moved < LINK_RX_PASS_BYTES && !*ret_drained &&
 	       !tcp_link_failed(lane->link)) {
 		ssize_t n = rx->ops->fill(lane, ret_drained);
 
@@ -350,6 +369,14 @@ static uint64_t read_lane(struct tcp_lane *lane, bool force, bool *ret_drained) 
 	return moved;
 }
 
+/* How long lanes that still deliver may put off the end of a link: an error must be there soon after the deadline. */
+static uint64_t end_grace_max(void)
+{
+	uint64_t most = 4ull * LINK_END_GRACE_NS, half = gantry_params()->timeout / 2;
+
+	return most < half ? most : half;
+}
+
 static void note_heard(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
@@ -360,7 +387,7 @@ static void note_heard(struct tcp_lane *lane)
 		store_relaxed(&l->last.bulk_moved, now);
 	/* A lane has ended, but this one still delivers: give it time, within bounds. */
 	if (load_acquire(&l->end.ending) &&
-	    (int64_t)(now - load_relaxed(&l->end.ending_since)) < (int64_t)gantry_ticks_of_ns(4ull * LINK_END_GRACE_NS))
+	    (int64_t)(now - load_relaxed(&l->end.ending_since)) < (int64_t)gantry_ticks_of_ns(end_grace_max()))
 		store_release(&l->end.ending, now | 1);
 }
 
@@ -369,13 +396,22 @@ static void after_pass(struct tcp_lane *lane) REQUIRES(lane_rx_mu) EXCLUDES(cont
 	struct tcp_link *l = lane->link;
 
 	link_mu_lock(&l->mu);
-	l->rx.ack_now |= is_ack_due(lane);
+	l->rx.ack_now |= is_ack_due(lane) || l->resume.unreported >= RESUME_REPORT;
 	if (l->rx.ack_now || l->rx.consumed - l->rx.consumed_told >= LINK_TELL)
 		store_relaxed(&l->tx.pending, 1);
 	if (!tcp_link_failed(l))
 		tcp_link_check_peer_closed(l);
 	link_mu_unlock(&l->mu);
 	tcp_link_hang_up(l);
+}
+
+/* Nothing more comes of what was sent at once: its sender may wait to hear of it. */
+static void report_now(struct tcp_link *l)
+{
+	link_mu_lock(&l->mu);
+	l->rx.ack_now = true;
+	store_relaxed(&l->tx.pending, 1);
+	link_mu_unlock(&l->mu);
 }
 
 int tcp_lane_rx(struct tcp_lane *lane, bool force)
@@ -394,6 +430,8 @@ int tcp_lane_rx(struct tcp_lane *lane, bool force)
 		note_heard(lane);
 	if (moved || stalled)
 		after_pass(lane);
+	else if (!lane->index && load_relaxed(&lane->link->resume.unreported))
+		report_now(lane->link);
 	if (drained) {
 		rx->ops->settle(lane, true);
 		rx->ops->rest(lane);

@@ -46,6 +46,7 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 	gantry_list_init(&l->devmem.copying_in);
 	gantry_list_init(&l->rx.posted);
 	gantry_list_init(&l->rx.unexpected);
+	gantry_list_init(&l->resume.held);
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
 	if (!l->lanes)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d lanes", nlanes);
@@ -88,19 +89,19 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 		struct tcp_lane *lane = &l->lanes[i];
 
 		tcp_flow_free(lane);
+		tcp_lane_unseal(lane);
 		if (lane->fd >= 0)
 			close(lane->fd);
 		for (int k = 0; k < 2; k++)
 			if (lane->tx.pipe[k] >= 0)
 				close(lane->tx.pipe[k]);
-		if (lane->link) {
-		}
 		free(lane->rx.buf);
 		free(lane->rx.bounce);
 	}
 	gantry_list_each_safe (pos, &l->rx.unexpected) {
 		free(gantry_container(pos, struct tcp_unexpected, node));
 	}
+	tcp_resume_free(l);
 	free(l->lanes);
 	free(l->tx.tags.items);
 	free(l->rx.tags.items);
@@ -181,7 +182,7 @@ static bool is_missed(const struct tcp_link *l) REQUIRES(link_mu)
 	return (!gantry_list_empty(&l->rx.posted) && !load_relaxed(&l->standing_receives)) ||
 	       !gantry_list_empty(&l->devmem.copying_in) || !gantry_list_empty(&l->tx.eager) ||
 	       !gantry_list_empty(&l->tx.bulk) || !gantry_list_empty(&l->tx.unacked) ||
-	       !gantry_list_empty(&l->devmem.copying_out);
+	       !gantry_list_empty(&l->resume.held) || !gantry_list_empty(&l->devmem.copying_out);
 }
 
 static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap) REQUIRES(link_mu)
@@ -234,6 +235,8 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 {
 	struct tcp_link *l = lane->link;
 
+	if (l->session.resume && tcp_resume_broken(lane, e))
+		return;
 	link_mu_lock(&l->mu);
 	if (!load_relaxed(&l->end.ending)) { /* lanes that still deliver push it without mu */
 		l->end.ending_errno = e;
@@ -249,16 +252,10 @@ static int unreachable(int e)
 	return e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH || e == EHOSTDOWN || e == ENETDOWN;
 }
 
-/*
- * A peer that hears nothing of us gives us up with a reset (alive.c). It is not heard itself then, because its packets
- * are not acknowledged: not for three eighths of the deadline, where 1/32 is the usual most between healthy peers.
- */
+/* A peer that hears nothing of us gives us up with a reset; its kernel has not heard of us either (alive.c). */
 static bool given_up(const struct tcp_link *l) REQUIRES(link_mu)
 {
-	int64_t silence = (int64_t)(l->end.ending_since - load_relaxed(&l->last.heard));
-
-	return l->end.ending_errno == ECONNRESET &&
-	       silence > (int64_t)gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3;
+	return l->end.ending_errno == ECONNRESET && load_relaxed(&l->last.unanswered);
 }
 
 /* Lanes whose connection stands in both directions: a process that died has none. */
@@ -400,12 +397,16 @@ void tcp_link_close_tx(struct tcp_link *l) UNCHECKED
 	gantry_list_init(&l->tx.bulk);
 	store_relaxed(&l->tx.bulk_bytes, 0);
 	gantry_list_init(&l->tx.unacked);
+	if (l->session.resume)
+		tcp_resume_abandon(l);
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
 	l->tx.coalesce.newest = NULL; /* what is staged still goes out: it was reported done */
 	store_relaxed(&l->tx.bulk_pending, 0);
 	/* The pool stays until the link is freed: the kernel may still refer to headers in it. */
 	l->tx.wanted = 0;
+	l->tx.closed = true;
+	tcp_resume_closed(l);
 	l->tx.tell_close = 1;
 	store_relaxed(&l->tx.pending, 1);
 	link_mu_unlock(&l->mu);
@@ -438,7 +439,8 @@ void tcp_link_close_rx(struct tcp_link *l) UNCHECKED
 	fetch_sub_relaxed(&tcp_large_receives, l->rx.large_posted);
 	store_relaxed(&l->rx.large_posted, 0);
 	l->rx.closed = 1;
-	l->rx.ack_now = l->rx.done != l->rx.done_told; /* before the goodbye, not after it */
+	tcp_resume_closed(l);
+	l->rx.ack_now = l->rx.done != l->rx.done_told || l->resume.unreported; /* before the goodbye, not after it */
 	l->rx.tell_close = 1;
 	store_relaxed(&l->tx.pending, 1);
 	link_mu_unlock(&l->mu);

@@ -47,11 +47,13 @@
 #include "base/mutex.h"
 #include "base/pool.h"
 #include "base/trace.h"
+#include "inet/handshake.h"
 #include "inet/loop.h"
 #include "inet/nic.h"
 #include "inet/sock.h"
 #include "net/net.h"
 #include "net/tcp/hello.h"
+#include "net/tcp/resume.h"
 #include "net/tcp/vec.h"
 
 enum {
@@ -129,13 +131,18 @@ struct tcp_send {
 	uint64_t sent; /* bytes in the kernel */
 	uint32_t tag, index;
 	bool eager, needs_ack;
+	bool by_reference;		 /* the kernel reads its memory after the call, in whatever piece */
 	bool rts_wanted, rts_sent;	 /* the peer is to be told that this waits for a receive; it was told */
 	const struct tcp_push_ops *push; /* the only way in which it can go; NULL: as the link does */
 	struct tcp_txmem *txmem;	 /* borrowed: the NIC reads the message there by itself; NULL */
 	struct gantry_piece *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
 	uint64_t staged;	    /* ticks: since when they are copied there */
 	uint64_t blocked;	    /* ticks: since when it waits, 0: not yet */
-	void *event;		    /* the user's: gantry_net_tcp_message */
+	/* Held (resume.h): the eager bytes before it. And, in ticks, since when the kernel has all of it and nobody reads its
+	 * memory; 0: not yet. Written under link_mu, read relaxed. */
+	bool held;
+	uint64_t held_at, held_since;
+	void *event; /* the user's: gantry_net_tcp_message */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
 };
@@ -197,6 +204,14 @@ struct tcp_unexpected {
 	uint8_t data[];
 };
 
+/* When messages of a tag leave. */
+enum tcp_haste {
+	TCP_HASTE_USUAL, /* up to eager_max at once; if alone, up to lone_max */
+	TCP_HASTE_NONE,	 /* even small messages wait for their receive */
+	TCP_HASTE_ALONE, /* if alone, up to hasty_max at once */
+	TCP_HASTE_MUCH,	 /* up to hasty_max at once */
+};
+
 /* Counters of one tag in one direction. */
 struct tcp_tag {
 	uint32_t tag;
@@ -207,7 +222,8 @@ struct tcp_tag {
 	bool bulk;	  /* the last message was a bulk one; the next is expected to be one too */
 	uint32_t lone;	  /* eager messages in a row that are as large as bulk ones */
 	uint32_t alone;	  /* sending: messages of that size in a row that were posted while no other was in flight */
-	bool gated;	  /* sending: even small messages wait for their receive */
+	enum tcp_haste haste; /* sending */
+	bool due; /* receiving: the sender is to hear of receives, whatever has come since they were posted */
 };
 
 struct tcp_tags {
@@ -223,6 +239,7 @@ struct tcp_tags {
  *             kernel has copied.
  *   copied    bulk_tx.c. Plain sendmsg.
  *   device    txmem.c. The NIC reads device memory.
+ *   sealed    sealed.c. Encrypted into a buffer, and copied from there.
  */
 struct tcp_push_ops {
 	const char *name;
@@ -287,7 +304,8 @@ struct tcp_target_ops {
 	int (*end)(struct tcp_lane *lane); /* all of it is there */
 };
 
-/* How a lane receives; lane_rx_mu is held. Headers and payload in line (lane_rx.c), or payload alone (flow_rx.c). */
+/* How a lane receives; lane_rx_mu is held. Headers and payload in line (lane_rx.c), both in sealed records (sealed.c), or
+ * payload alone (flow_rx.c). */
 struct tcp_receive_ops {
 	/* One call. Bytes, 0 at the end of the stream, -1 with errno. *ret_drained: the socket is empty now. */
 	ssize_t (*fill)(struct tcp_lane *lane, bool *ret_drained);
@@ -335,6 +353,15 @@ struct tcp_lane_rx {
 	char text[WIRE_ERROR_TEXT_MAX + 1] GUARDED_BY(lane_rx_mu);
 };
 
+/* A lane whose bytes travel in sealed records. The sending half's lock is that of the lane's, the receiving half's too. */
+struct tcp_sealed {
+	struct inet_seals seals; /* owned; of this socket, none while the lane is stopped (resume.h) */
+	uint8_t *out, *in;	 /* owned: ciphertext on its way out, and as it came in */
+	size_t out_room, out_at, out_n;
+	size_t in_at, in_n;
+	bool empty; /* the last read has emptied the socket */
+};
+
 struct tcp_lane {
 	int fd;
 	int index;
@@ -342,7 +369,9 @@ struct tcp_lane {
 	struct gantry_addr local, peer;
 	struct tcp_lane_tx tx;
 	struct tcp_lane_rx rx;
-	struct tcp_flow *flow; /* owned; device_rx: what arrives comes through it. flow.h */
+	struct tcp_flow *flow;	   /* owned; device_rx: what arrives comes through it. flow.h */
+	struct tcp_sealed *sealed; /* owned; NULL: its bytes travel in the clear. Constant once the lane is up */
+	struct tcp_lane_resume resume;
 };
 
 /* Why one direction ended while the link, and maybe the other direction, lives on. Written under mu. */
@@ -374,15 +403,19 @@ struct tcp_session {
 	int dev, peer_dev;
 	int initiator; /* this side opened the sockets */
 	int same_host;
-	int crc; /* both sides have agreed that every frame has checksums */
+	int crc;    /* both sides have agreed that every frame has checksums; not where records have tags */
+	int sealed; /* both sides encrypt: every lane is */
+	int resume; /* both sides have agreed that it outlives its sockets: resume.h */
 	uint32_t eager_max, peer_window;
-	uint32_t lone_max; /* a message that is the only one may be eager up to this size; 0: as any other */
+	uint32_t lone_max;  /* a message that is the only one may be eager up to this size; 0: as any other */
+	uint32_t hasty_max; /* enum tcp_haste */
 	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, descriptors go ahead on
 	 * lane 0. */
 	int device_tx, device_rx;    /* the peer, this side */
 	int own_unpack, peer_unpack; /* what both said in the hand-shake: enum wire_unpack */
 	int rails;		     /* of our device: 1 is the usual one NIC */
-	uint64_t cover_key;	     /* random: frame_rx.c */
+	int traffic_class;
+	uint64_t cover_key; /* random: frame_rx.c */
 	uint64_t pace_ticks;
 };
 
@@ -420,6 +453,7 @@ struct tcp_tx {
 	uint32_t bulk_pending;	  /* hint, atomic: bulk messages wait or are on their way */
 	int splice, msg_zerocopy; /* how bulk messages may go; relaxed: cleared where that does not work */
 	bool wanted;		  /* the direction is in use, or promised */
+	bool closed;		  /* by this side */
 	bool tell_close;	  /* a CLOSE frame is to be sent */
 	bool peer_closed;	  /* the peer's receiving side is */
 	struct tcp_end end;
@@ -467,6 +501,9 @@ struct tcp_ending {
 /* Ticks, relaxed: heard of the peer; told the peer; a user progressed the link; bulk bytes moved. */
 struct tcp_activity {
 	uint64_t heard, told, progressed, bulk_moved;
+	/* Of the service thread: what the peer's kernel has acknowledged of lane 0, and since when that is all. */
+	uint64_t acked, acked_at;
+	bool unanswered; /* relaxed: nothing more of it for three eighths of the deadline, although there was more */
 };
 
 /* What only links have that send from, or receive into, device memory: unpack.h, stage.h, txmem.h. */
@@ -487,7 +524,7 @@ struct tcp_link_devmem {
 
 /* The control lane's sending half: its current batch. Who has a bulk lane's lock may take its own. */
 struct tcp_control {
-	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];
+	struct iovec iov[3 * LINK_BATCH + LINK_CONTROL_FRAMES + 6];
 	int iov_at, iov_n;
 	struct tcp_send *batch[LINK_BATCH + 1];
 	int batch_n;
@@ -502,8 +539,8 @@ struct tcp_link {
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
 
-	/* In the network's lists, under loop_mu: of all links; of peers' sessions; and of those that are opening, or whose
-	 * other direction is free. network.h */
+	/* In the network's lists, under loop_mu: of all links; of peers' sessions; and of those that are opening, that
+	 * wait for accept, or whose other direction is free. network.h */
 	struct gantry_list node, by_session, waiting;
 	int up GUARDED_BY(loop_mu); /* all lanes are there */
 	enum tcp_direction_state tx_state GUARDED_BY(loop_mu), rx_state GUARDED_BY(loop_mu);
@@ -521,6 +558,7 @@ struct tcp_link {
 	struct tcp_ending end GUARDED_BY(link_mu);
 	struct tcp_link_devmem devmem;
 	struct tcp_activity last;
+	struct tcp_resume resume;
 	struct control_mu control_mu;
 	struct tcp_control control GUARDED_BY(control_mu);
 };
@@ -551,7 +589,8 @@ struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag) REQUIRES(link_
 /* post.c: what a user does with it. All of one direction are called by one thread at a time. */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
 gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
-gantry_result tcp_link_hold(struct tcp_link *l, int tag); /* hold of net.h */
+gantry_result tcp_link_hold(struct tcp_link *l, int tag);	       /* hold of net.h */
+gantry_result tcp_link_hasten(struct tcp_link *l, int tag, int alone); /* hasten of net.h */
 gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
 			     void **ret_request);
 gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
@@ -582,19 +621,57 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a) REQUIRES(
 
 /* control_tx.c */
 void tcp_control_flush(struct tcp_link *l) EXCLUDES(control_mu, link_mu);
+void tcp_batch_ended(struct tcp_link *l) REQUIRES(control_mu, link_mu);
 /* Nothing waits on the control lane any more. */
 bool tcp_control_idle(struct tcp_link *l) EXCLUDES(control_mu, link_mu);
 bool tcp_descriptor_room(const struct tcp_link *l) REQUIRES(link_mu);
 /* The header of a piece whose payload, and nothing else, goes on bulk lane f->lane. There is room. */
 void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu);
+void tcp_control_advance(struct tcp_control *c, size_t n); /* so many bytes of the batch are on their way */
+/* keep.c, resume.c: resume.h */
+/* False: the lane must wait until more of its pieces are known to have come. */
+bool tcp_resume_room(struct tcp_lane *lane) REQUIRES(link_mu);
+void tcp_resume_keep_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t offset, uint32_t length)
+	REQUIRES(link_mu);
+/* An eager message that leaves from its user's buffer; those of which the peer has said that they have come are done. */
+void tcp_resume_hold(struct tcp_link *l, struct tcp_send *s, uint64_t at) REQUIRES(link_mu);
+void tcp_resume_release(struct tcp_link *l) REQUIRES(link_mu);
+/* A direction was closed, by either side; then, it was our sending one, whose buffers are their users' again. */
+void tcp_resume_closed(struct tcp_link *l) REQUIRES(link_mu);
+void tcp_resume_abandon(struct tcp_link *l) REQUIRES(control_mu, link_mu);
+/* The user asks for a send that is not done. If it is held, and that for long, it is copied and done. */
+void tcp_resume_adopt(struct tcp_link *l, struct tcp_send *s) EXCLUDES(link_mu);
+/* The oldest piece that has to go once more, or NULL. */
+struct tcp_kept *tcp_resume_next(struct tcp_link *l) REQUIRES(link_mu);
+void tcp_resume_pop(struct tcp_link *l) REQUIRES(link_mu);
+void tcp_resume_count(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu); /* a piece has come whole on this lane */
+/* The peer says: so many pieces have come; it has stopped a lane. */
+void tcp_resume_arrived(struct tcp_lane_resume *r, uint64_t pieces) REQUIRES(link_mu);
+void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s) REQUIRES(link_mu);
+/* A frame came damaged. True: nothing of it was used, and it will come again. */
+bool tcp_resume_damaged(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu);
 /* bulk_tx.c */
+/* What is left of the piece, or the beginning of it: how many parts, and bytes. */
+int tcp_piece_list(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX], uint64_t *ret_bytes)
+	REQUIRES(lane_tx_mu);
+void tcp_piece_advance(struct tcp_lane_tx *tx, uint64_t n) REQUIRES(lane_tx_mu);
 int tcp_bulk_tx(struct tcp_lane *lane) EXCLUDES(lane_tx_mu, link_mu); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane) REQUIRES(lane_tx_mu);
+void tcp_send_note(struct tcp_link *l, struct tcp_send *s, uint64_t n) REQUIRES(link_mu); /* a piece of it is out */
 void tcp_lane_lost(struct tcp_lane *lane) EXCLUDES(link_mu); /* with errno: the socket takes nothing any more */
 /* lane_rx.c. 1: bytes moved. force: also take in messages whose receives are not posted; otherwise they get a second
  * chance. */
 int tcp_lane_rx(struct tcp_lane *lane, bool force) EXCLUDES(lane_rx_mu, link_mu);
 extern const struct tcp_receive_ops tcp_receive_inline;
+/* sealed.c. Takes the seals; before the lane is used. */
+gantry_result tcp_lane_seal(struct tcp_lane *lane, struct inet_seals *seals);
+/* Takes the seals of the lane's next socket, or none: the lane is stopped. The old ones are wiped. Both halves are locked. */
+void tcp_lane_reseal(struct tcp_lane *lane, struct inet_seals *seals);
+void tcp_lane_unseal(struct tcp_lane *lane);
+/* The whole batch becomes its sealed records. False: no memory, or the library has failed. */
+bool tcp_control_seal(struct tcp_link *l) REQUIRES(control_mu);
+extern const struct tcp_push_ops tcp_push_sealed;
+extern const struct tcp_receive_ops tcp_receive_sealed;
 /* frame_rx.c. -1: the link has failed. */
 /* What is in the read-ahead buffer. */
 int tcp_frames_parse(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu);

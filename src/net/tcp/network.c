@@ -67,10 +67,13 @@ out:
 static uint64_t next_due(void) REQUIRES(loop_mu)
 {
 	const struct tcp_network *e = &tcp_network;
+	uint64_t resume = tcp_resume_due(), due;
 
 	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || inet_conn_waiting(&tcp_service, NULL))
-		return e->ticked + busy_tick_ns;
-	return e->ticked + (gantry_list_empty(&e->links) ? idle_tick_ns : tcp_alive_interval());
+		due = e->ticked + busy_tick_ns;
+	else
+		due = e->ticked + (gantry_list_empty(&e->links) ? idle_tick_ns : tcp_alive_interval());
+	return due < resume ? due : resume;
 }
 
 void tcp_link_bury(struct tcp_link *l)
@@ -102,6 +105,7 @@ static void pass(void) REQUIRES(loop_mu)
 	int asked = inet_asked() != e->asked;
 
 	e->asked = inet_asked();
+	tcp_resume_pass(now);
 	if (asked || inet_due(next_due())) {
 		e->ticked = now;
 		tcp_connector_tick(now);
@@ -136,12 +140,13 @@ static int leaving(int last, int ms) REQUIRES(loop_mu)
 	return last && (tcp_network.nburied || !gantry_list_empty(&tcp_network.lingering));
 }
 
-static void close_lanes(const struct gantry_list *links)
+static void close_lanes(const struct gantry_list *links) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (l, links, struct tcp_link, node) {
 		for (int i = 0; i < l->nlanes; i++)
 			if (l->lanes[i].fd >= 0)
 				close(l->lanes[i].fd);
+		tcp_resume_in_child(l);
 	}
 }
 

@@ -24,6 +24,7 @@
 #include "base/stall.h"
 #include "inet/listen.h"
 #include "inet/nic.h"
+#include "inet/settings.h"
 #include "inet/stats.h"
 #include "net/net.h"
 #include "net/tcp/hello.h"
@@ -31,6 +32,8 @@
 #include "net/tcp/unpack.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
+/* Of a listener: all ranks of a job may connect to one before it is asked for the first of them. */
+enum { TCP_READY_MAX = 4096 };
 
 /* What a communicator brings along. */
 struct tcp_context {
@@ -67,9 +70,9 @@ struct tcp_listener {
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
 	int nopening; /* links for it that wait for their lanes */
 	int nready;
-	struct tcp_link *ready[8]; /* links whose receiving direction is for this listener */
-	int served;		   /* some link was */
-	gantry_result error;	   /* a proved peer was refused: accept says so */
+	struct gantry_list ready; /* links whose receiving direction is for this listener, by `waiting` */
+	int served;		  /* some link was */
+	gantry_result error;	  /* a proved peer was refused: accept says so */
 	char error_text[384];
 };
 
@@ -158,6 +161,8 @@ struct tcp_peer {
 	uint64_t host;
 	uint32_t window, eager_max;
 	enum wire_unpack unpack;
+	bool sealed; /* its lanes are, and so are ours */
+	enum inet_resume resume;
 };
 /* Before the peer's lanes are taken. rx_memory: this side's. */
 void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer);
@@ -167,8 +172,11 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener) REQUIRE
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE]) REQUIRES(loop_mu);
 /* It is in none of the network's lists any more. */
 void tcp_link_forget(struct tcp_link *l) REQUIRES(loop_mu);
-void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device)
-	REQUIRES(loop_mu);
+/* A socket that becomes, or will become, the lane's: addresses and options. device: to bind it to, or NULL. */
+void tcp_lane_tune(struct tcp_lane *lane, int fd, const char *device);
+/* The seals are the lane's then, in any case. */
+void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seals, const struct tcp_context *ctx,
+		   const char *device) REQUIRES(loop_mu);
 /* All lanes are there: hand the directions to who waits for them. */
 void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
 /* Gives the receiving direction to its listener, or drops it if that is gone. */
@@ -183,6 +191,9 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_mem
 				struct tcp_listener **ret) REQUIRES(loop_mu);
 void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
 struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
+/* The answer. False: the connection is gone. */
+bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict) REQUIRES(loop_mu);
+const char *tcp_conn_device(const struct inet_conn *c); /* to bind its socket to; NULL: to none */
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
 void tcp_accept_reconsider(void) REQUIRES(loop_mu);
 void tcp_accept_tick(uint64_t now) REQUIRES(loop_mu);

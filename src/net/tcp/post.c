@@ -71,9 +71,15 @@ static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQU
 	uint8_t *at = c->buffers[c->now] + c->bytes;
 
 	store_relaxed(&l->tx.pending, 1);
-	encode_eager(l, s, at);
-	if (s->size)
-		memcpy(at + WIRE_EAGER_SIZE, s->data, s->size);
+	if (l->session.resume) { /* they are kept, and sent from there */
+		encode_eager(l, s, s->header);
+		tcp_resume_keep(&l->resume, l->tx.eager_out, s->header, WIRE_EAGER_SIZE);
+		tcp_resume_keep(&l->resume, l->tx.eager_out + WIRE_EAGER_SIZE, s->data, s->size);
+	} else {
+		encode_eager(l, s, at);
+		if (s->size)
+			memcpy(at + WIRE_EAGER_SIZE, s->data, s->size);
+	}
 	if (!c->count++)
 		c->since = gantry_ticks();
 	c->bytes += bytes;
@@ -123,7 +129,8 @@ struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size
 	s->tag = (uint32_t)tag;
 	s->next = s->sent = 0;
 	s->needs_ack = s->rts_sent = false;
-	s->blocked = 0;
+	s->blocked = s->held_since = 0;
+	s->held = false;
 	s->event = NULL;
 	s->block = NULL;
 	s->push = NULL;
@@ -146,13 +153,15 @@ void tcp_send_drop(struct tcp_link *l, struct tcp_send *s)
  * and since an eager one is done when the kernel has it, the peer must have consumed all but the last. Workers copy beside
  * the user's thread: where there are some, large messages are theirs.
  */
-static bool goes_alone(const struct tcp_link *l, const struct tcp_send *s, struct tcp_tag *t) REQUIRES(link_mu)
+static bool goes_at_once(const struct tcp_link *l, const struct tcp_send *s, struct tcp_tag *t) REQUIRES(link_mu)
 {
 	const struct tcp_tx *tx = &l->tx;
 
 	t->alone = tx->sends.nfree + 1 == tx->sends.count ? t->alone + 1 : 0;
-	return t->alone >= LINK_LONE_RUN && s->size <= l->session.lone_max && !s->push && !s->txmem && !s->block &&
-	       !tcp_workers_exist() && tx->eager_out - tx->peer_consumed <= s->size + WIRE_EAGER_SIZE;
+	if (s->size > (t->haste == TCP_HASTE_USUAL ? l->session.lone_max : l->session.hasty_max))
+		return false;
+	return t->haste == TCP_HASTE_MUCH ||
+	       (t->alone >= LINK_LONE_RUN && tx->eager_out - tx->peer_consumed <= s->size + WIRE_EAGER_SIZE);
 }
 
 /* Which message of its tag, and which bulk message, it is. */
@@ -161,10 +170,10 @@ static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *
 	bool small = s->eager;
 
 	s->index = t->posted++;
-	if ((t->gated || s->vec.n) && s->size)
+	if ((t->haste == TCP_HASTE_NONE || s->vec.n) && s->size)
 		s->eager = false;
 	else if (!small)
-		s->eager = goes_alone(l, s, t);
+		s->eager = goes_at_once(l, s, t) && !s->push && !s->txmem && !s->block && !tcp_workers_exist();
 	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask, and a
 	 * small one, which the receiver does not expect to be one of them. */
 	s->rts_wanted = !t->bulk || small;
@@ -235,17 +244,27 @@ gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, ui
 	return tcp_send_post(l, s, NULL, ret_request);
 }
 
-gantry_result tcp_link_hold(struct tcp_link *l, int tag)
+static gantry_result set_haste(struct tcp_link *l, int tag, enum tcp_haste haste)
 {
 	struct tcp_tag *t;
 
 	link_mu_lock(&l->mu);
 	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
 	if (t)
-		t->gated = true;
+		t->haste = haste;
 	link_mu_unlock(&l->mu);
 	return t ? GANTRY_OK
 		 : gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for tag %d", tag);
+}
+
+gantry_result tcp_link_hold(struct tcp_link *l, int tag)
+{
+	return set_haste(l, tag, TCP_HASTE_NONE);
+}
+
+gantry_result tcp_link_hasten(struct tcp_link *l, int tag, int alone)
+{
+	return set_haste(l, tag, alone ? TCP_HASTE_ALONE : TCP_HASTE_MUCH);
 }
 
 /* ---- receives ---- */
@@ -287,11 +306,20 @@ static bool has_tags(struct tcp_link *l, struct tcp_recv *recv, const size_t *si
 	return true;
 }
 
-/* Its buffers get their numbers, and what came for them already. True: the sender should hear of them. */
-static bool queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **data, const size_t *sizes, const int *tags)
-	REQUIRES(link_mu)
+/* When the sender hears of new receives: in the next test, because more of them are likely to be posted before it; or
+ * now, because it knows of none that it could send to. */
+enum tell { TELL_NOTHING, TELL_SOON, TELL_NOW };
+
+static bool is_starved(const struct tcp_tag *t)
 {
-	bool due = false;
+	return (int32_t)(t->rts - t->credit) > 0 || (int32_t)(t->credit - t->arrived) <= 0;
+}
+
+/* Its buffers get their numbers, and what came for them already. */
+static enum tell queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **data, const size_t *sizes,
+			    const int *tags) REQUIRES(link_mu)
+{
+	enum tell tell = TELL_NOTHING;
 
 	tcp_count_posted(l, recv, 1);
 	gantry_list_append(&l->rx.posted, &recv->head.node);
@@ -300,14 +328,18 @@ static bool queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **data, c
 
 		recv->buffers[i] =
 			(struct tcp_buffer){.data = data[i], .size = sizes[i], .tag = t->tag, .index = t->posted++};
-		due |= tcp_state_due(l, t);
+		if (!tcp_state_due(l, t))
+			continue;
+		t->due = true;
+		if (tell != TELL_NOW)
+			tell = is_starved(t) ? TELL_NOW : TELL_SOON;
 	}
 	if (recv->large || gantry_trace_on())
 		gantry_event_put(GANTRY_EV_RECV_POST, l->session.id,
 				 GANTRY_EV_MSG(recv->buffers[0].tag, recv->buffers[0].index), recv->buffers[0].size);
 	for (int i = 0; i < recv->n && !gantry_list_empty(&l->rx.unexpected); i++)
 		tcp_match_unexpected(l, recv, &recv->buffers[i]);
-	return due || l->rx.consumed - l->rx.consumed_told >= LINK_TELL;
+	return l->rx.consumed - l->rx.consumed_told >= LINK_TELL ? TELL_NOW : tell;
 }
 
 gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,
@@ -315,7 +347,8 @@ gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, vo
 {
 	/* What the peer had sent before it left can still be received. */
 	gantry_result gone = tcp_link_status(l, &l->rx.end);
-	bool posted, due = false, large;
+	enum tell tell = TELL_NOTHING;
+	bool posted, large;
 
 	if (!recv) {
 		*ret_request = NULL;
@@ -329,12 +362,12 @@ gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, vo
 	link_mu_lock(&l->mu);
 	posted = has_tags(l, recv, sizes, tags);
 	if (posted) {
-		due = queue_recv(l, recv, data, sizes, tags);
+		tell = queue_recv(l, recv, data, sizes, tags);
 		if (gone != GANTRY_OK && recv->ncomplete < n) {
 			gantry_list_remove(&recv->head.node);
 			tcp_count_posted(l, recv, -1);
 			posted = false;
-		} else if (due) {
+		} else if (tell != TELL_NOTHING) {
 			store_relaxed(&l->tx.pending, 1);
 		}
 	} else {
@@ -349,7 +382,7 @@ gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, vo
 	}
 	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->session.id, recv->buffers[0].index,
 		  tags[0], sizes[0], n);
-	if (due)
+	if (tell == TELL_NOW)
 		tcp_control_flush(l);
 	if (large)
 		tcp_workers_notify();
@@ -424,6 +457,8 @@ static gantry_result test_pending(struct tcp_request *req, int *ret_done)
 
 	*ret_done = 0;
 	tcp_link_progress(l);
+	if (req->kind == TCP_SEND)
+		tcp_resume_adopt(l, gantry_container(req, struct tcp_send, head));
 	if (load_acquire(&req->state) == TCP_DONE) {
 		*ret_done = 1;
 		return GANTRY_OK;

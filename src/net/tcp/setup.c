@@ -19,7 +19,7 @@
 #include "net/tcp/network.h"
 #include "net/tcp/worker.h"
 
-enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000, LONE_TIMES = 4 };
+enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000, LONE_TIMES = 4, HASTY_TIMES = 8 };
 
 /*
  * File descriptors that are left, less what links that were made a moment ago may still take. Counting those in use
@@ -84,6 +84,10 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 	gantry_list_append(&tcp_network.links, &l->node);
 	gantry_list_append(&tcp_network.opening, &l->waiting);
 	gantry_list_append(bucket(l->session.key), &l->by_session);
+	/* The listener may be closed as soon as it has its connection, and the peer must find us again. */
+	for (int i = 0; l->session.resume && i < listener->nports; i++)
+		if (inet_port_get(&tcp_service, &listener->ports[i]->addr, &l->resume.ports[i]) != GANTRY_OK)
+			l->resume.ports[i] = NULL;
 }
 
 /* All lanes are there, or none will come any more. */
@@ -99,21 +103,52 @@ static void end_opening(struct tcp_link *l) REQUIRES(loop_mu)
 void tcp_link_forget(struct tcp_link *l)
 {
 	end_opening(l);
+	tcp_resume_forget(l);
 	gantry_list_remove(&l->node);
 	gantry_list_remove(&l->by_session);
 }
 
-void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_context *ctx, const char *device)
+/* Every lane of a link is sealed, or none: what its control lane has agreed on holds. */
+static void take_seals(struct tcp_lane *lane, struct inet_seals *seals)
 {
-	struct tcp_lane *lane = &l->lanes[index];
+	struct tcp_link *l = lane->link;
+
+	tcp_lane_unseal(lane); /* of a socket that the peer has given up */
+	if (!seals->tx != !l->session.sealed)
+		tcp_link_fail(l, 1, GANTRY_ERR_AUTH, "lane %d is %s, the link is not", lane->index,
+			      seals->tx ? "encrypted" : "not encrypted");
+	else if (seals->tx && tcp_lane_seal(lane, seals) != GANTRY_OK)
+		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "%s", gantry_last_error());
+	inet_seals_free(seals);
+}
+
+void tcp_lane_tune(struct tcp_lane *lane, int fd, const char *device)
+{
+	const struct tcp_link *l = lane->link;
 	struct sock_options o = {
 		.same_host = l->session.same_host,
-		.traffic_class = ctx->traffic_class,
+		.traffic_class = l->session.traffic_class,
 		.timeout_ns = gantry_params()->timeout,
 		.zerocopy = load_relaxed(&l->tx.msg_zerocopy),
 		.device = device,
 	};
 	socklen_t len = sizeof(lane->local);
+
+	getsockname(fd, &lane->local.sa, &len);
+	len = sizeof(lane->peer);
+	getpeername(fd, &lane->peer.sa, &len);
+	sock_tune(fd, &o);
+	if (lane->index > 0 && l->session.rails > 1) {
+		int lowat = 128 << 10; /* what waits in a slow lane's socket cannot go to a faster one any more */
+
+		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
+	}
+}
+
+void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *seals, const struct tcp_context *ctx,
+		   const char *device)
+{
+	struct tcp_lane *lane = &l->lanes[index];
 
 	if (lane->fd >= 0) { /* the peer has dialled again: it has never heard of the first socket's welcome */
 		tcp_flow_free(lane);
@@ -122,15 +157,9 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 		l->lanes_here++;
 	}
 	lane->fd = fd;
-	getsockname(fd, &lane->local.sa, &len);
-	len = sizeof(lane->peer);
-	getpeername(fd, &lane->peer.sa, &len);
-	sock_tune(fd, &o);
-	if (index > 0 && l->session.rails > 1) {
-		int lowat = 128 << 10; /* what waits in a slow lane's socket cannot go to a faster one any more */
-
-		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
-	}
+	take_seals(lane, seals);
+	l->session.traffic_class = ctx->traffic_class;
+	tcp_lane_tune(lane, fd, device);
 	/* Nothing comes on this lane before a receive is posted: no byte is missed. */
 	if (index > 0 && l->session.device_rx && !tcp_link_failed(l)) {
 		gantry_result r = tcp_flow_attach(lane);
@@ -153,9 +182,14 @@ static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_
 
 	l->session.own_unpack = (int)tcp_rx_memory_says(rx_memory);
 	l->session.peer_unpack = (int)peer;
-	l->session.device_tx = lands_in_device(peer, l->session.same_host);
-	l->session.device_rx = lands_in_device((enum wire_unpack)l->session.own_unpack, l->session.same_host);
-	if (l->session.own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->session.device_rx)
+	l->session.device_tx = !l->session.sealed && lands_in_device(peer, l->session.same_host);
+	l->session.device_rx =
+		!l->session.sealed && lands_in_device((enum wire_unpack)l->session.own_unpack, l->session.same_host);
+	if (l->session.sealed && (l->session.own_unpack != WIRE_UNPACK_NO || peer != WIRE_UNPACK_NO))
+		LOG_INFO(NET,
+			 "%s: encrypted, so nothing lands in device memory by itself; it comes through host memory",
+			 l->session.peer);
+	else if (l->session.own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->session.device_rx)
 		LOG_INFO(NET,
 			 "%s is on this host: what it sends does not come in through the NIC, so devmem TCP cannot "
 			 "bring it "
@@ -166,6 +200,23 @@ static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_
 	if (l->session.crc && (l->session.device_tx || l->session.device_rx) && !exchange_relaxed(&warned, 1))
 		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",
 			 l->session.eager_max);
+}
+
+/* Both sides come to the same answer. Pages and tokens of a lane to device memory would have to go back first. */
+static void agree_on_resume(struct tcp_link *l, enum inet_resume peer)
+{
+	struct tcp_session *s = &l->session;
+
+	if (s->own_unpack != WIRE_UNPACK_NO || s->peer_unpack != WIRE_UNPACK_NO ||
+	    !inet_resume_wanted(inet_resume_says(), s->same_host) || !inet_resume_wanted(peer, s->same_host))
+		return;
+	if (tcp_resume_init(l) != GANTRY_OK) {
+		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no memory for what a session keeps: %s", gantry_last_error());
+		return;
+	}
+	s->resume = 1;
+	if (s->peer_window > LINK_WINDOW) /* what is kept is bounded */
+		s->peer_window = LINK_WINDOW;
 }
 
 /* Not where the message would be sent without a copy: with many channels each of a stream looks like the only one, and
@@ -179,11 +230,20 @@ static uint32_t lone_max(const struct tcp_link *l)
 	return (uint32_t)(times < most ? times : most);
 }
 
+static uint32_t hasty_max(const struct tcp_link *l)
+{
+	uint64_t times = (uint64_t)HASTY_TIMES * l->session.eager_max, most = l->session.peer_window / 2;
+
+	return (uint32_t)(times < most ? times : most);
+}
+
 void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer)
 {
 	const struct gantry_params *p = gantry_params();
 
 	l->session.same_host = peer->host == tcp_network.host;
+	l->session.sealed = peer->sealed;
+	l->session.crc &= !peer->sealed;
 	l->session.rails = tcp_network.devs[l->session.dev].nrails;
 	l->session.peer_window = peer->window;
 	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
@@ -191,9 +251,14 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	_Static_assert(LINK_TELL + LINK_WINDOW / 2 + WIRE_EAGER_SIZE <= LINK_WINDOW, "room for one more eager message");
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
-	l->session.lone_max =
-		peer->unpack == WIRE_UNPACK_NO ? lone_max(l) : 0; /* unpack queues have room for eager_max */
+	if (peer->unpack == WIRE_UNPACK_NO) { /* unpack queues have room for eager_max */
+		l->session.lone_max = lone_max(l);
+		l->session.hasty_max = hasty_max(l);
+	}
 	agree_on_devices(l, rx_memory, peer->unpack);
+	agree_on_resume(l, peer->resume);
+	if (peer->sealed) /* what leaves is not the user's memory */
+		return;
 	store_relaxed(&l->tx.splice, p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
 					     (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host));
 	store_relaxed(&l->tx.msg_zerocopy, p->zerocopy == PARAM_ZEROCOPY_MSG ||
@@ -219,16 +284,16 @@ void tcp_link_drop_tx(struct tcp_link *l)
 void tcp_link_deliver(struct tcp_link *l)
 {
 	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
-	size_t room = sizeof(listener->ready) / sizeof(*listener->ready);
 
-	if (!listener || (size_t)listener->nready == room) {
+	if (!listener || listener->nready == TCP_READY_MAX) {
 		/* Closed meanwhile: the peer's sends must not wait for ever. */
 		tcp_link_drop_rx(l);
 		return;
 	}
 	l->rx_state = TCP_OPEN;
 	listener->served = 1;
-	listener->ready[listener->nready++] = l;
+	gantry_list_append(&listener->ready, &l->waiting);
+	listener->nready++;
 }
 
 void tcp_link_up(struct tcp_link *l)
@@ -236,7 +301,7 @@ void tcp_link_up(struct tcp_link *l)
 	char local[GANTRY_ADDR_TEXT], peer[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_ticks();
 
-	l->last.heard = l->last.told = l->last.progressed = now;
+	l->last.heard = l->last.told = l->last.progressed = l->last.acked_at = now;
 	end_opening(l);
 	l->up = 1;
 	if (l->session.initiator && l->rx_state == TCP_UNUSED)
@@ -244,7 +309,8 @@ void tcp_link_up(struct tcp_link *l)
 	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->session.id,
 		 tcp_network.devs[l->session.dev].name, gantry_addr_text(&l->lanes[0].local, local), l->session.peer, 1,
 		 l->nlanes - 1,
-		 load_relaxed(&l->tx.splice)	     ? "splice"
+		 l->session.sealed		     ? "encrypted"
+		 : load_relaxed(&l->tx.splice)	     ? "splice"
 		 : load_relaxed(&l->tx.msg_zerocopy) ? "zerocopy"
 						     : "copy",
 		 l->session.device_tx ? ", to device memory there" : "",

@@ -32,6 +32,7 @@ struct tcp_comm {
 	struct gantry_device *device;  /* owned reference: whose memory may be registered; NULL: only host memory */
 	enum gantry_net_unpack source; /* how payload reaches, and leaves, that memory */
 	struct tcp_unpack *unpack;     /* owned; receiving with UNPACK */
+	int described;		       /* the user has the device handle of it: kernels unpack, and it consumes */
 	int plugin;		       /* NCCL is the user, see check_own */
 	uint32_t regs;		       /* stretches of memory registered so far; by the thread that registers */
 	uint32_t in_use;	       /* a message was posted; relaxed */
@@ -333,8 +334,9 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 		return inet_refuse_forked("accept");
 	inet_loop_lock();
 	if (l->nready) {
-		link = l->ready[0];
-		memmove(l->ready, l->ready + 1, (size_t)--l->nready * sizeof(*l->ready));
+		link = gantry_container(l->ready.next, struct tcp_link, waiting);
+		gantry_list_remove(&link->waiting);
+		l->nready--;
 		tcp_network.users++; /* the listener keeps the thread running: no start needed */
 	} else if (l->error != GANTRY_OK) {
 		gantry_set_last_error(l->error_text);
@@ -352,8 +354,10 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 		tcp_network_release();
 		return r;
 	}
-	if (comm->unpack && dev_handle && *dev_handle)
+	if (comm->unpack && dev_handle && *dev_handle) {
 		tcp_unpack_describe(comm->unpack, *dev_handle);
+		comm->described = 1;
+	}
 	*ret_comm = comm;
 	return GANTRY_OK;
 }
@@ -607,8 +611,9 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 	if (n > 1)
 		FAIL_NOW(GANTRY_ERR_USAGE, "irecv of %d buffers: with UNPACK a receive has one", n);
 	mr = mrs ? mrs[0] : NULL;
+	/* NCCL's bootstrap passes no handle: no kernel counts its receives, and nothing consumes them. */
 	return tcp_link_irecv_unpack(c->link, data[0], sizes[0], tags[0], mr && mr->type == GANTRY_NET_PTR_CUDA,
-				     *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
+				     !c->described || *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
 }
 
 static gantry_result tcp_hold(struct gantry_net *net, void *comm, int tag)
@@ -618,6 +623,15 @@ static gantry_result tcp_hold(struct gantry_net *net, void *comm, int tag)
 
 	(void)net;
 	return r == GANTRY_OK ? tcp_link_hold(c->link, tag) : r;
+}
+
+static gantry_result tcp_hasten(struct gantry_net *net, void *comm, int tag, int alone)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_SEND, "hasten");
+
+	(void)net;
+	return r == GANTRY_OK ? tcp_link_hasten(c->link, tag, alone) : r;
 }
 
 static gantry_result tcp_irecvv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
@@ -721,9 +735,15 @@ static const struct gantry_net_ops ops = {
 	.irecvv = tcp_irecvv,
 	.isendv_pays = tcp_isendv_pays,
 	.hold = tcp_hold,
+	.hasten = tcp_hasten,
 	.take_handle = tcp_take_handle,
 	.cancel_connect = tcp_cancel_connect,
 };
+
+uint64_t gantry_net_tcp_comm_id(const void *ctx)
+{
+	return ((const struct tcp_context *)ctx)->comm_id;
+}
 
 const char *gantry_net_tcp_peer(const void *comm)
 {

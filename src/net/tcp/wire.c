@@ -50,7 +50,8 @@ static void put_state(const struct wire_state *s, uint8_t out[WIRE_FRAME_SIZE])
 {
 	put64(out + FRAME_SEQ, s->done);
 	put64(out + FRAME_OFFSET, s->consumed);
-	put64(out + FRAME_TOTAL, s->has_tag);
+	out[FRAME_FLAGS] = s->has_tag ? WIRE_FLAG_TAG : 0;
+	put64(out + FRAME_TOTAL, s->received);
 	put32(out + FRAME_TAG, s->tag);
 	put32(out + FRAME_INDEX, s->posted);
 	put32(out + FRAME_LAST, s->done_bits);
@@ -88,7 +89,14 @@ static void put_fields(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE])
 	case WIRE_ARRIVED:
 		put64(out + FRAME_SEQ, f->arrived.bytes);
 		put64(out + FRAME_OFFSET, f->arrived.unread);
+		put64(out + FRAME_TOTAL, f->arrived.pieces);
+		put32(out + FRAME_TAG, f->arrived.generation);
 		put32(out + FRAME_INDEX, f->arrived.lane);
+		break;
+	case WIRE_STOPPED:
+		put64(out + FRAME_TOTAL, f->stopped.pieces);
+		put32(out + FRAME_TAG, f->stopped.generation);
+		put32(out + FRAME_INDEX, f->stopped.lane);
 		break;
 	case WIRE_DATA:
 	case WIRE_DESCRIPTOR:
@@ -167,6 +175,11 @@ static void get_eager(const uint8_t *in, struct wire_piece *p)
 				 .payload_crc = get32(in + EAGER_PAYLOAD_CRC)};
 }
 
+static bool is_bulk_lane(uint32_t index)
+{
+	return index > 0 && index < WIRE_MAX_LANES;
+}
+
 /* The fields of the other kinds. False: this version does not send that. */
 static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 {
@@ -183,7 +196,8 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 		f->state = (struct wire_state){.done = seq,
 					       .done_bits = last,
 					       .consumed = offset,
-					       .has_tag = total != 0,
+					       .received = total,
+					       .has_tag = in[FRAME_FLAGS] & WIRE_FLAG_TAG,
 					       .tag = tag,
 					       .posted = index};
 		return length == 0;
@@ -201,8 +215,12 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 					       .recv_bytes = total};
 		return length <= WIRE_ERROR_TEXT_MAX;
 	case WIRE_ARRIVED:
-		f->arrived = (struct wire_arrived){.lane = index, .bytes = seq, .unread = offset};
-		return length == 0 && index > 0 && index < WIRE_MAX_LANES && offset <= seq;
+		f->arrived = (struct wire_arrived){
+			.lane = index, .generation = tag, .bytes = seq, .unread = offset, .pieces = total};
+		return length == 0 && is_bulk_lane(index) && offset <= seq;
+	case WIRE_STOPPED:
+		f->stopped = (struct wire_stopped){.lane = index, .generation = tag, .pieces = total};
+		return length == 0 && is_bulk_lane(index);
 	case WIRE_KINDS:
 		break;
 	}

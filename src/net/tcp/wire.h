@@ -32,16 +32,19 @@ enum wire_kind {
 	WIRE_DESCRIPTOR, /* the header of a piece whose payload, and nothing else, travels on a bulk lane */
 	WIRE_ARRIVED,	 /* how many bytes have arrived on a bulk lane */
 	WIRE_EAGER,	 /* a small message, whole, on the control lane */
+	WIRE_STOPPED =
+		11, /* the sender of this frame uses a bulk lane's socket no more; more than one bit away from EAGER */
 	WIRE_KINDS
 };
 
 /* Bits of the header's second byte; a decoder ignores those that its kind does not have. */
 enum {
 	WIRE_FLAG_CRC = 1,	/* on every frame of a link that has agreed on checksums, and on no other */
+	WIRE_FLAG_TAG = 2,	/* STATE */
 	WIRE_FLAG_RECEIVER = 4, /* CLOSE */
 	WIRE_FLAG_ACK = 8,	/* DATA, DESCRIPTOR */
 	WIRE_FLAG_DEEP = 16,	/* DATA, DESCRIPTOR */
-	WIRE_FLAGS = 29,
+	WIRE_FLAGS = 31,
 };
 
 /* DATA, EAGER: its payload follows the header. DESCRIPTOR: its payload comes on bulk lane `lane`, behind what was
@@ -63,7 +66,8 @@ struct wire_piece {
 struct wire_state {
 	uint64_t done;	    /* bulk messages done, all before the first that is not */
 	uint32_t done_bits; /* bit k: bulk message done + 1 + k is done as well */
-	uint64_t consumed;  /* eager bytes, headers included */
+	uint64_t consumed;  /* eager bytes, headers included, that are in their buffers */
+	uint64_t received;  /* eager bytes, headers included, that have come, in the order in which they were sent */
 	bool has_tag;	    /* tag and posted are set */
 	uint32_t tag;
 	uint32_t posted; /* receives posted with this tag */
@@ -87,8 +91,15 @@ struct wire_error {
 };
 
 struct wire_arrived {
-	uint32_t lane;
+	uint32_t lane, generation;
 	uint64_t bytes, unread; /* those of them that were not read yet */
+	uint64_t pieces;	/* that have come whole, in all generations */
+};
+
+/* resume.h */
+struct wire_stopped {
+	uint32_t lane, generation;
+	uint64_t pieces; /* as of ARRIVED; no more will be taken from this generation */
 };
 
 struct wire_frame {
@@ -100,6 +111,7 @@ struct wire_frame {
 		struct wire_close close;
 		struct wire_error error;
 		struct wire_arrived arrived;
+		struct wire_stopped stopped;
 	};
 };
 
@@ -118,7 +130,7 @@ void wire_eager_encode(const struct wire_piece *p, bool crc, uint8_t out[WIRE_EA
  * so that a damaged EAGER is refused at once, and not when enough of other frames has come. */
 static inline uint32_t wire_header_size(uint8_t kind)
 {
-	return kind >= WIRE_DATA && kind < WIRE_EAGER ? WIRE_FRAME_SIZE : WIRE_EAGER_SIZE;
+	return (kind >= WIRE_DATA && kind < WIRE_EAGER) || kind == WIRE_STOPPED ? WIRE_FRAME_SIZE : WIRE_EAGER_SIZE;
 }
 
 #endif

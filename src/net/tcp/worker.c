@@ -109,17 +109,28 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 /* ---- worker threads ---- */
 
 enum { MAX_WORKERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
+/*
+ * Where CPUs are short, as many are awake as here, or two for each link with large messages outstanding if that is more: what else
+ * spins takes time from those that work. That they are short is seen by a worker that yields and does not come back soon.
+ */
+enum { MIN_AWAKE = 4, PER_LINK = 2, AWAY_NS = 100000, CROWDED_NS = 200000000 };
 
 static struct {
 	int n; /* running */
 	int wake_fd;
+	int more_fd; /* wakes those that were more than needed */
 	pthread_t threads[MAX_WORKERS];
 	uint32_t stopping;
-	uint32_t sleeping;		       /* workers in poll, or about to be */
-	uint32_t nlinks;		       /* upper bound of used table entries */
-	struct tcp_link *links[MAX_LINKS];     /* written with loop_mu, read by workers; seq_cst */
-	struct tcp_link *working[MAX_WORKERS]; /* hazard: written by its worker, read by forget; seq_cst */
-} workers = {.wake_fd = -1};
+	uint32_t sleeping;		   /* workers in poll, or about to be, to be woken by a message */
+	uint32_t resting;		   /* the same, more than needed: by more links with messages */
+	uint32_t active;		   /* links with large messages outstanding, as last counted; seq_cst */
+	uint64_t crowded;		   /* ticks: until then CPUs count as short; relaxed */
+	uint32_t nlinks;		   /* upper bound of used table entries */
+	struct tcp_link *links[MAX_LINKS]; /* written with loop_mu, read by workers; seq_cst */
+	struct {			   /* hazard: written by its worker, read by forget; seq_cst */
+		_Alignas(64) struct tcp_link *link;
+	} working[MAX_WORKERS];
+} workers = {.wake_fd = -1, .more_fd = -1};
 
 static int bulk_expected(const struct tcp_link *l)
 {
@@ -164,22 +175,59 @@ static struct tcp_link *grab_link(int self, uint32_t i)
 
 	if (!l)
 		return NULL;
-	store_seq(&workers.working[self], l);
+	store_seq(&workers.working[self].link, l);
 	if (load_seq(&workers.links[i]) == l)
 		return l;
-	store_seq(&workers.working[self], NULL);
+	store_seq(&workers.working[self].link, NULL);
 	return NULL;
 }
 
 static void drop_link(int self)
 {
-	store_seq(&workers.working[self], NULL);
+	store_seq(&workers.working[self].link, NULL);
+}
+
+/* CPUs are short, more workers are awake than the links keep busy, and this is one of them. */
+static bool is_surplus(int self)
+{
+	return self >= MIN_AWAKE && (uint32_t)self >= PER_LINK * load_seq(&workers.active) &&
+	       (int64_t)(load_relaxed(&workers.crowded) - gantry_ticks()) > 0;
+}
+
+/* Where CPUs are short after all, some other thread has use for this one. */
+static void yield_cpu(void)
+{
+	uint64_t before = gantry_ticks(), now;
+
+	sched_yield();
+	now = gantry_ticks();
+	if (now - before > gantry_ticks_of_ns(AWAY_NS))
+		store_relaxed(&workers.crowded, now + gantry_ticks_of_ns(CROWDED_NS));
+}
+
+static void write_one(int fd)
+{
+	uint64_t one = 1;
+
+	if (write(fd, &one, sizeof(one)) < 0)
+		LOG_DEBUG(NET, "wake: %s", strerror(errno));
+}
+
+/* So many links have large messages outstanding. */
+static void note_active(uint32_t links)
+{
+	if (load_relaxed(&workers.active) == links)
+		return;
+	/* The count before this and a worker's look after it announced its rest: one of the two sees the other. */
+	store_seq(&workers.active, links);
+	if (PER_LINK * links > MIN_AWAKE && load_seq(&workers.resting))
+		write_one(workers.more_fd);
 }
 
 /* One round over all links. Returns 2 if bytes moved, 1 if large messages are outstanding, 0 if there is nothing. */
 static int look_around(int self)
 {
-	uint32_t n = load_acquire(&workers.nlinks);
+	uint32_t n = load_acquire(&workers.nlinks), active = 0;
 	int result = 0;
 
 	for (uint32_t k = 0; k < n; k++) {
@@ -188,6 +236,7 @@ static int look_around(int self)
 		if (!l)
 			continue;
 		if (is_active(l)) {
+			active++;
 			if (result == 0)
 				result = 1;
 			if (serve_link(l, self))
@@ -195,6 +244,7 @@ static int look_around(int self)
 		}
 		drop_link(self);
 	}
+	note_active(active);
 	return result;
 }
 
@@ -213,8 +263,8 @@ static void sleep_until_needed(int self)
 			continue;
 		if (load_relaxed(&l->rx.large_posted) && !tcp_link_failed(l))
 			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
-				/* Completions that nobody has read would end the poll at once. */
-				if (!tcp_lane_busy(&l->lanes[k]))
+				/* Completions that nobody has read would end the poll at once, and so would an end. */
+				if (!tcp_lane_busy(&l->lanes[k]) && !load_relaxed(&l->lanes[k].rx.eof))
 					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
 			}
 		drop_link(self);
@@ -226,21 +276,36 @@ static void sleep_until_needed(int self)
 		return; /* another worker took it */
 }
 
+/* Until there are more links to look after. */
+static void rest_until_needed(int self)
+{
+	struct pollfd more = {.fd = workers.more_fd, .events = POLLIN};
+	uint64_t count;
+
+	fetch_add_seq(&workers.resting, 1);
+	if (!load_seq(&workers.stopping) && is_surplus(self) && poll(&more, 1, SLEEP_MS) < 0 && errno != EINTR)
+		LOG_DEBUG(NET, "poll: %s", strerror(errno));
+	fetch_sub_seq(&workers.resting, 1);
+	if ((more.revents & POLLIN) && read(workers.more_fd, &count, sizeof(count)) < 0)
+		return; /* another worker took it */
+}
+
 static void *run_worker(void *arg)
 {
 	int self = (int)(intptr_t)arg;
 	uint64_t spin = gantry_ticks_of_ns(SPIN_NS), last = gantry_ticks();
 
 	while (!load_acquire(&workers.stopping)) {
-		int found = look_around(self);
+		bool surplus = is_surplus(self);
+		int found = surplus ? 0 : look_around(self);
 
 		if (found == 2) {
 			last = gantry_ticks();
 		} else if (gantry_ticks() - last > spin) {
-			sleep_until_needed(self);
+			surplus ? rest_until_needed(self) : sleep_until_needed(self);
 			last = gantry_ticks();
 		} else {
-			sched_yield(); /* where CPUs are short after all, somebody else has use for this one */
+			yield_cpu();
 		}
 	}
 	return NULL;
@@ -248,13 +313,9 @@ static void *run_worker(void *arg)
 
 void tcp_workers_notify(void)
 {
-	uint64_t one = 1;
-
 	/* The post before this and the worker's look after it announced its sleep: one of the two sees the other. */
-	if (load_relaxed(&workers.n) == 0)
-		return;
-	if (fetch_add_seq(&workers.sleeping, 0) && write(workers.wake_fd, &one, sizeof(one)) < 0)
-		LOG_DEBUG(NET, "wake: %s", strerror(errno));
+	if (load_relaxed(&workers.n) && fetch_add_seq(&workers.sleeping, 0))
+		write_one(workers.wake_fd);
 }
 
 bool tcp_workers_exist(void)
@@ -264,7 +325,7 @@ bool tcp_workers_exist(void)
 
 int tcp_workers_awake(void)
 {
-	return load_relaxed(&workers.n) > (int)load_relaxed(&workers.sleeping);
+	return load_relaxed(&workers.n) > (int)(load_relaxed(&workers.sleeping) + load_relaxed(&workers.resting));
 }
 
 /* How many this process should have. */
@@ -279,6 +340,15 @@ static int workers_wanted(void)
 	return n < MAX_WORKERS ? n : MAX_WORKERS;
 }
 
+static void close_events(void)
+{
+	if (workers.wake_fd >= 0)
+		close(workers.wake_fd);
+	if (workers.more_fd >= 0)
+		close(workers.more_fd);
+	workers.wake_fd = workers.more_fd = -1;
+}
+
 static void start_workers(void)
 {
 	int wanted = workers_wanted();
@@ -286,8 +356,10 @@ static void start_workers(void)
 	if (workers.n || !wanted)
 		return;
 	workers.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (workers.wake_fd < 0) {
+	workers.more_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (workers.wake_fd < 0 || workers.more_fd < 0) {
 		LOG_WARN(NET, "no worker threads: eventfd: %s", strerror(errno));
+		close_events();
 		return;
 	}
 	workers.stopping = 0;
@@ -301,27 +373,23 @@ static void start_workers(void)
 
 void tcp_workers_stop(void)
 {
-	uint64_t many = 1;
-
 	if (workers.wake_fd < 0)
 		return;
 	store_seq(&workers.stopping, 1);
 	for (int i = 0; i < workers.n; i++) {
-		if (write(workers.wake_fd, &many, sizeof(many)) < 0)
-			LOG_DEBUG(NET, "wake: %s", strerror(errno));
+		write_one(workers.wake_fd);
+		write_one(workers.more_fd);
 		pthread_join(workers.threads[i], NULL);
 	}
 	store_release(&workers.n, 0);
-	close(workers.wake_fd);
-	workers.wake_fd = -1;
+	close_events();
 }
 
 void tcp_workers_abandon(void)
 {
-	if (workers.wake_fd >= 0)
-		close(workers.wake_fd);
+	close_events();
 	memset(&workers, 0, sizeof(workers));
-	workers.wake_fd = -1;
+	workers.wake_fd = workers.more_fd = -1;
 }
 
 void tcp_workers_know(struct tcp_link *l)
@@ -346,6 +414,6 @@ void tcp_workers_forget(struct tcp_link *l)
 		if (workers.links[i] == l)
 			store_seq(&workers.links[i], NULL);
 	for (int i = 0; i < workers.n; i++)
-		while (load_seq(&workers.working[i]) == l)
+		while (load_seq(&workers.working[i].link) == l)
 			sched_yield();
 }

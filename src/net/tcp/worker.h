@@ -6,7 +6,9 @@
  * awake, and a lane that somebody works on is left alone (its lock is taken).
  *
  * A worker with nothing to do sleeps in poll: on the sockets of links that have large messages outstanding, and on an
- * eventfd. Posting a large message writes to that eventfd only if a worker sleeps.
+ * eventfd. Posting a large message writes to that eventfd only if a worker sleeps. Where CPUs are short, workers beyond
+ * what the links with such messages keep busy rest on an eventfd of their own, to which a worker writes that counts more
+ * links.
  *
  * Links are in a small table. A worker publishes the link it works on before it checks that the link is still in the
  * table; tcp_workers_forget takes the link out and then waits until no worker has it published (a pass, at most a few

@@ -1,0 +1,785 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a session goes on without its sockets: who notices, dials and accepts. keep.c has what it keeps; resume.h the why. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/resume.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "inet/sock.h"
+#include "net/tcp/network.h"
+
+#define MS 1000000ull
+/* How often links are looked at: while one recovers, for a second and then less often, and otherwise, for stalls. How long
+ * dialling may take. Over which time repairs are counted. */
+enum {
+	BUSY_MS = 5,
+	WAIT_MS = 50,
+	LOOK_MS = 100,
+	BUSY_FOR_MS = 1000,
+	DIAL_MS = 250,
+	HELLO_MS = 5000,
+	REFUSED_MS = 1000,
+	AWAY_MS = 2000,
+	PAUSE_MAX_MS = 250,
+	ALIVE_MS = 300,
+	REPAIRS_MS = 10000
+};
+/* What was sent once more has so long, and at least two round trips, to be answered: with TCP's shortest timer a lane that
+ * loses everything is found after 0.3 s. */
+enum { ANSWER_MS = 100 };
+
+static uint32_t wanted; /* somebody has found a broken socket; atomic */
+static uint64_t looked; /* ns: the last look at all links; loop_mu, as the next */
+static int any_links;	/* of that look: there are links of this kind */
+static uint64_t period; /* ns: from that look to the next */
+
+/* ---- what was noticed ---- */
+
+static void wake_service(void)
+{
+	store_release(&wanted, 1);
+	inet_loop_wake();
+}
+
+void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s)
+{
+	struct tcp_lane_resume *r = &l->lanes[s->lane].resume;
+
+	if (s->generation < r->generation)
+		return;
+	if (s->generation > r->generation) {
+		/* The peer took a socket whose welcome never came here, or dialled one that never came there. */
+		if (!r->stopped) {
+			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %u: generation %u ends before it began",
+					     s->lane, s->generation);
+			return;
+		}
+		r->generation = s->generation;
+		r->settled = false;
+		r->tell = true;
+		store_relaxed(&l->tx.pending, 1);
+	}
+	if (s->pieces < r->first || s->pieces > r->given) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %u: %llu pieces came, of %llu that were sent",
+				     s->lane, (unsigned long long)s->pieces, (unsigned long long)r->given);
+		return;
+	}
+	r->peer_stopped = true;
+	r->peer_pieces = s->pieces;
+	wake_service();
+}
+
+static bool note_broken(struct tcp_lane *lane, int e) REQUIRES(link_mu)
+{
+	struct tcp_resume *r = &lane->link->resume;
+
+	r->over |= r->closing && !e; /* no fault of a network does that */
+	if (r->over || tcp_link_failed(lane->link))
+		return false;
+	if (!lane->resume.broken) {
+		lane->resume.error = e;
+		store_release(&lane->resume.broken, 1);
+	}
+	wake_service();
+	return true;
+}
+
+bool tcp_resume_broken(struct tcp_lane *lane, int e)
+{
+	bool noted;
+
+	link_mu_lock(&lane->link->mu);
+	noted = note_broken(lane, e);
+	link_mu_unlock(&lane->link->mu);
+	return noted;
+}
+
+bool tcp_resume_damaged(struct tcp_lane *lane)
+{
+	struct tcp_lane_resume *r = &lane->resume;
+	uint64_t now = gantry_now_ns();
+
+	if (!lane->link->session.resume)
+		return false;
+	if (now - r->repairs_since > REPAIRS_MS * MS) {
+		r->repairs_since = now;
+		r->repairs = 0;
+	}
+	if (r->repairs >= RESUME_REPAIRS || !note_broken(lane, EBADMSG))
+		return false;
+	r->repairs++;
+	lane->link->resume.repaired++;
+	store_release(&lane->rx.eof, 1); /* what follows on this socket is not to be trusted */
+	return true;
+}
+
+/* ---- dialling ---- */
+
+enum dial_state { DIAL_CONNECTING, DIAL_HELLO };
+
+struct tcp_dial {
+	struct inet_source source;
+	struct tcp_lane *lane; /* borrowed: its link drops the dial first */
+	enum dial_state state;
+	uint32_t generation;
+	uint64_t deadline;
+	struct inet_handshake shake;
+};
+
+static void drop_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
+{
+	struct tcp_dial *d = lane->resume.dial;
+
+	if (!d)
+		return;
+	inet_source_close(&d->source);
+	inet_handshake_end(&d->shake);
+	lane->resume.dial = NULL;
+	free(d);
+}
+
+/* Whether the peer has taken the socket is not known: as if it had, and had stopped. */
+static void forget_generation(struct tcp_lane *lane, uint32_t generation)
+{
+	struct tcp_lane_resume *r = &lane->resume;
+
+	link_mu_lock(&lane->link->mu);
+	if (generation > r->generation) {
+		r->generation = generation;
+		r->peer_stopped = r->settled = false;
+		r->tell = true;
+		store_relaxed(&lane->link->tx.pending, 1);
+	}
+	link_mu_unlock(&lane->link->mu);
+}
+
+static void pause_dial(struct tcp_lane *lane, uint64_t now) REQUIRES(loop_mu)
+{
+	uint64_t pause = 10 * MS << (lane->resume.failures < 6 ? lane->resume.failures : 6);
+
+	lane->resume.failures++;
+	lane->resume.dial_at = now + (pause < PAUSE_MAX_MS * MS ? pause : PAUSE_MAX_MS * MS);
+}
+
+/* For how long a peer may be without a socket while its host answers. It finds that out by a heartbeat at the latest, every
+ * 1/32 of the deadline, and dials at least once in 1.5 s. */
+static uint64_t may_be_away(void)
+{
+	uint64_t quarter = gantry_params()->timeout / 4;
+
+	return quarter > AWAY_MS * MS ? quarter : AWAY_MS * MS;
+}
+
+/* A process that has ended does not listen any more; a second is for addresses and filters that come and go. The other way
+ * round, its host refuses what this side asks, and it does not dial. */
+static void note_refusal(struct tcp_lane *lane, int e, uint64_t now)
+{
+	struct tcp_link *l = lane->link;
+	char text[GANTRY_ADDR_TEXT];
+	uint64_t since = l->resume.refused_since;
+
+	if (lane->index)
+		return;
+	if (e != ECONNREFUSED)
+		l->resume.refused_since = 0;
+	else if (!since)
+		l->resume.refused_since = now;
+	else if (!l->session.initiator && now - since > may_be_away())
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
+			      "all its lanes broke, its host answers, and it has not dialled for %.3g s: its process "
+			      "ended",
+			      (double)(now - since) / 1e9);
+	else if (l->session.initiator && now - since > REFUSED_MS * MS)
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
+			      "the connection broke, and nothing listens at %s any more: its process ended",
+			      gantry_addr_text(&lane->peer, text));
+}
+
+static void dial_failed(struct tcp_lane *lane, int e) REQUIRES(loop_mu)
+{
+	struct tcp_dial *d = lane->resume.dial;
+	uint64_t now = gantry_now_ns();
+
+	LOG_DEBUG(NET, "%s: lane %d: dialling again: %s", lane->link->session.peer, lane->index, strerror(e));
+	if (d->state == DIAL_HELLO && lane->index)
+		forget_generation(lane, d->generation);
+	drop_dial(lane);
+	pause_dial(lane, now);
+	note_refusal(lane, e, now);
+}
+
+/* Eager bytes that the peer says have come. */
+static bool counts_fit(const struct tcp_link *l, uint64_t received) REQUIRES(link_mu)
+{
+	return received >= l->resume.received && received <= l->tx.eager_out;
+}
+
+/* A new socket is encrypted if, and only if, the session is. */
+static bool seals_fit(const struct tcp_link *l, const struct inet_seals *seals)
+{
+	return !seals->tx == !l->session.sealed;
+}
+#define UNLIKE_SEALS "of the session and its new socket only one is encrypted"
+
+/* The peer has the socket. */
+static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
+{
+	struct tcp_dial *d = lane->resume.dial;
+	struct tcp_link *l = lane->link;
+	uint32_t generation = d->generation;
+	struct inet_seals seals;
+	struct wire_welcome w;
+	bool late;
+	int fd;
+
+	if (wire_welcome_decode(d->shake.payload, d->shake.payload_size, &w) != GANTRY_OK) {
+		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: what answers there does not speak our protocol",
+			      lane->index);
+		drop_dial(lane);
+		return;
+	}
+	if (w.verdict != WIRE_LANE) { /* not yet */
+		drop_dial(lane);
+		pause_dial(lane, gantry_now_ns());
+		return;
+	}
+	if (!seals_fit(l, &d->shake.seals)) {
+		tcp_link_fail(l, 1, GANTRY_ERR_AUTH, "lane %d: " UNLIKE_SEALS, lane->index);
+		drop_dial(lane);
+		return;
+	}
+	if (!lane->index && !lane->resume.stopped)
+		tcp_lane_stop(lane, gantry_now_ns());
+	link_mu_lock(&l->mu);
+	late = generation <= lane->resume.generation; /* the peer has stopped it already */
+	if (!lane->index && !late && !counts_fit(l, w.received)) {
+		late = true;
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PROTOCOL, "the peer counts eager bytes that were not sent");
+	}
+	link_mu_unlock(&l->mu);
+	if (late) {
+		drop_dial(lane);
+		return;
+	}
+	fd = inet_source_release(&d->source);
+	seals = d->shake.seals;
+	d->shake.seals = (struct inet_seals){0};
+	drop_dial(lane);
+	tcp_lane_install(lane, fd, &seals, NULL, generation, w.received);
+}
+
+static bool say_hello(struct tcp_dial *d)
+{
+	struct tcp_link *l = d->lane->link;
+	uint8_t out[WIRE_HELLO_SIZE];
+	struct wire_hello h = {
+		.process = tcp_network.process,
+		.comm_id = l->session.comm_id,
+		.host = tcp_network.host,
+		.window = LINK_WINDOW,
+		.eager_max = (uint32_t)gantry_params()->eager_max,
+		.lane = (uint8_t)d->lane->index,
+		.lanes = (uint8_t)l->nlanes,
+		.resume = (uint8_t)inet_resume_says(),
+		.dev = (uint16_t)l->session.dev,
+		.generation = d->generation,
+	};
+
+	/* From now on nothing more may be taken from the old socket: the count would be wrong. */
+	if (!d->lane->index && !d->lane->resume.stopped)
+		tcp_lane_stop(d->lane, gantry_now_ns());
+	link_mu_lock(&l->mu);
+	h.received = l->resume.got;
+	link_mu_unlock(&l->mu);
+	memcpy(h.session, l->session.key, WIRE_SESSION_SIZE);
+	wire_hello_encode(&h, out);
+	d->state = DIAL_HELLO;
+	d->deadline = gantry_now_ns() + HELLO_MS * MS; /* a slow peer is waited for */
+	return inet_handshake_start_client(&d->shake, &tcp_service.protocol, &tcp_network.key, out, sizeof(out)) ==
+	       GANTRY_OK;
+}
+
+static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	struct tcp_dial *d = gantry_container(s, struct tcp_dial, source);
+	struct tcp_lane *lane = d->lane;
+	enum inet_event event;
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	(void)events;
+	if (d->state == DIAL_CONNECTING) {
+		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		if (!e && !lane->link->session.initiator)
+			e = ECONNREFUSED; /* the port is some other process's now: the host answers */
+		if (e || !say_hello(d)) {
+			dial_failed(lane, e ? e : EPROTO);
+			return;
+		}
+	}
+	event = inet_loop.parting ? INET_AGAIN : inet_handshake_move(&d->shake, s->fd);
+	inet_source_set(s, inet_handshake_events(&d->shake));
+	switch (event) {
+	case INET_DONE:
+		dial_welcomed(lane);
+		break;
+	case INET_FAILED:
+		/* Where the control lane is up, that is where the peer says why. */
+		if (d->shake.broken || (d->shake.refused && lane->index && !lane->link->lanes[0].resume.stopped)) {
+			dial_failed(lane, d->shake.broken_errno ? d->shake.broken_errno : ECONNRESET);
+			break;
+		}
+		tcp_link_fail(lane->link, 0, GANTRY_ERR_PEER_LOST,
+			      "the connection broke, and the peer takes no other socket: %s", d->shake.text);
+		drop_dial(lane);
+		break;
+	default:
+		break;
+	}
+}
+
+/* For how many milliseconds the peer's kernel has said nothing on the lane; *ret_stalled: what we sent is lost. */
+static uint32_t lane_silence(const struct tcp_lane *lane, bool *ret_stalled)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof(info);
+	uint32_t silence, once, answer;
+
+	*ret_stalled = false;
+	if (getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return UINT32_MAX;
+	silence =
+		info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv : info.tcpi_last_data_recv;
+	once = info.tcpi_rto / 1000 >> 1; /* TCP's timer, before it was doubled */
+	answer = 2 * info.tcpi_rtt / 1000 > ANSWER_MS ? 2 * info.tcpi_rtt / 1000 : ANSWER_MS;
+	*ret_stalled = info.tcpi_retransmits > 1 || (info.tcpi_retransmits && silence > once + answer);
+	return silence;
+}
+
+/* The way of a lane that was up: for lane 0 those of the others in turn, in case its NIC is gone; first those that are up. */
+static const struct tcp_lane *dial_way(const struct tcp_lane *lane)
+{
+	const struct tcp_link *l = lane->link;
+	uint32_t n = (uint32_t)l->nlanes, first = lane->resume.failures;
+	bool stalled = false;
+
+	if (lane->index)
+		return lane;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct tcp_lane *way = &l->lanes[(first + i) % n];
+
+		if (!way->resume.stopped && lane_silence(way, &stalled) != UINT32_MAX && !stalled)
+			return way;
+	}
+	return &l->lanes[first % n];
+}
+
+static const char *dial_device(const struct gantry_addr *from, const struct gantry_addr *to)
+{
+	const struct gantry_nic_list *nics = tcp_network.nics;
+
+	for (int i = 0; gantry_params()->bind_device && i < nics->count; i++)
+		for (int k = 0; k < nics->nics[i].naddrs; k++)
+			if (gantry_addr_same_host(&nics->nics[i].addrs[k], from) &&
+			    gantry_nic_should_bind(&nics->nics[i], to))
+				return nics->nics[i].name;
+	return NULL;
+}
+
+static void dial_lane(struct tcp_lane *lane, uint32_t generation, uint64_t now) REQUIRES(loop_mu)
+{
+	const struct tcp_lane *way = dial_way(lane);
+	struct gantry_addr from = way->local, to = way->peer;
+	struct tcp_dial *d = calloc(1, sizeof(*d));
+	int e = ENOMEM;
+
+	if (!d) {
+		pause_dial(lane, now);
+		return;
+	}
+	if (from.sa.sa_family == AF_INET6)
+		from.in6.sin6_port = 0;
+	else
+		from.in.sin_port = 0;
+	d->source.fd = -1;
+	d->source.ready = dial_ready;
+	d->lane = lane;
+	d->deadline = now + (DIAL_MS * MS << lane->resume.failures % 3); /* a way that is back must not wait for TCP */
+	d->generation = generation;
+	lane->resume.dial = d;
+	e = sock_connect(&from, dial_device(&from, &to), &to, &d->source.fd);
+	if (e || inet_source_add(&d->source, EPOLLOUT) != GANTRY_OK)
+		dial_failed(lane, e ? e : EIO);
+}
+
+/* ---- the accepting side ---- */
+
+static bool is_over(struct tcp_link *l)
+{
+	bool over;
+
+	link_mu_lock(&l->mu);
+	over = l->resume.over;
+	link_mu_unlock(&l->mu);
+	return over;
+}
+
+static struct tcp_link *find_session(const struct wire_hello *h) REQUIRES(loop_mu)
+{
+	struct tcp_link *l = tcp_link_of_session(h->session);
+
+	return l && l->up && l->session.resume && l->session.peer_process == h->process && h->lane < l->nlanes &&
+			       (tcp_link_failed(l) || !is_over(l))
+		       ? l
+		       : NULL;
+}
+
+bool tcp_resume_knows(const struct wire_hello *h)
+{
+	return find_session(h) != NULL;
+}
+
+/* NULL: it was refused. *ret_ready: a socket can take the place of the lane's. */
+static struct tcp_lane *find_lane(struct inet_conn *c, const struct wire_hello *h, bool *ret_ready) REQUIRES(loop_mu)
+{
+	struct tcp_link *l = find_session(h);
+	struct tcp_lane *lane = l ? &l->lanes[h->lane] : NULL;
+	bool fits;
+
+	if (!l) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session, or not any more");
+		return NULL;
+	}
+	if (tcp_link_failed(l)) { /* which the peer cannot have heard if its control lane is gone */
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "it gave up: %s", l->end.text);
+		return NULL;
+	}
+	link_mu_lock(&l->mu);
+	fits = h->generation > lane->resume.generation && (h->lane || counts_fit(l, h->received));
+	*ret_ready = !h->lane || (lane->resume.stopped && lane->resume.settled);
+	link_mu_unlock(&l->mu);
+	if (!fits) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "a socket of an old epoch of the session");
+		return NULL;
+	}
+	if (!seals_fit(l, &c->shake.seals)) {
+		inet_conn_refuse(c, GANTRY_ERR_AUTH, UNLIKE_SEALS);
+		return NULL;
+	}
+	return lane;
+}
+
+void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
+{
+	bool ready = false;
+	struct tcp_lane *lane = find_lane(c, h, &ready);
+	struct wire_welcome w = {.naddrs = 0};
+	struct inet_seals seals;
+	struct tcp_link *l;
+	const char *device;
+	int fd;
+
+	if (!lane)
+		return;
+	l = lane->link;
+	if (!h->lane && !lane->resume.stopped)
+		tcp_lane_stop(lane, gantry_now_ns());
+	drop_dial(lane);
+	link_mu_lock(&l->mu);
+	w.received = l->resume.got;
+	link_mu_unlock(&l->mu);
+	if (!tcp_send_welcome(c, &w, ready ? WIRE_LANE : WIRE_UNKNOWN_SESSION))
+		return;
+	device = tcp_conn_device(c);
+	fd = inet_conn_take(c, ready ? &seals : NULL);
+	if (ready)
+		tcp_lane_install(lane, fd, &seals, device, h->generation, h->received);
+	else
+		close(fd);
+}
+
+/* ---- the service thread's look ---- */
+
+/* Both leave by the same address, now. */
+static bool same_way(const struct tcp_lane *a, const struct tcp_lane *b)
+{
+	struct gantry_addr of[2] = {{.sa.sa_family = AF_UNSPEC}, {.sa.sa_family = AF_UNSPEC}};
+	socklen_t len[2] = {sizeof(of[0]), sizeof(of[1])};
+
+	return !getsockname(a->fd, &of[0].sa, &len[0]) && !getsockname(b->fd, &of[1].sa, &len[1]) &&
+	       gantry_addr_same_host(&of[0], &of[1]);
+}
+
+struct silence {
+	uint32_t ms; /* UINT32_MAX: it is stopped */
+	bool stalled;
+};
+
+static bool is_heard(const struct silence *s)
+{
+	return s->ms < ALIVE_MS && !s->stalled;
+}
+
+/* The control lane is not heard, and its way is dead, as another lane shows: what is said there would be lost, and TCP would take
+ * its time to notice. */
+static bool control_is_lost(const struct tcp_link *l, const struct silence *s)
+{
+	bool lost = false;
+
+	if (l->lanes[0].resume.stopped || is_heard(&s[0]))
+		return false;
+	for (int i = 1; i < l->nlanes; i++) {
+		if ((!s[i].stalled && !is_heard(&s[i])) || !same_way(&l->lanes[0], &l->lanes[i]))
+			continue;
+		if (!s[i].stalled)
+			return false;
+		lost = true;
+	}
+	return lost;
+}
+
+/* Lanes that lose what they are given while others do not. True: the control lane stalls, and nothing else is heard. */
+static bool find_stalls(struct tcp_link *l) REQUIRES(loop_mu)
+{
+	struct silence s[WIRE_MAX_LANES];
+	bool alive = false, any = false;
+
+	for (int i = 0; i < l->nlanes; i++) {
+		s[i] = (struct silence){.ms = UINT32_MAX};
+		if (l->lanes[i].resume.stopped)
+			continue;
+		s[i].ms = lane_silence(&l->lanes[i], &s[i].stalled);
+		alive |= is_heard(&s[i]);
+		any |= s[i].stalled;
+	}
+	if (!any)
+		return false;
+	s[0].stalled |= control_is_lost(l, s);
+	for (int i = 0; alive && i < l->nlanes; i++)
+		if (s[i].stalled)
+			tcp_resume_broken(&l->lanes[i], ETIMEDOUT);
+	if (!alive && !s[0].stalled) { /* its answer will show who is alive */
+		link_mu_lock(&l->mu);
+		l->rx.heartbeat_due = true;
+		link_mu_unlock(&l->mu);
+		tcp_control_flush(l);
+	}
+	return !alive && s[0].stalled;
+}
+
+/* All sockets are gone, and the peer has ended one of them itself: no network does that. */
+static bool has_died(const struct tcp_link *l)
+{
+	bool ended = false;
+
+	for (int i = 0; i < l->nlanes; i++) {
+		bool broken = load_acquire(&l->lanes[i].resume.broken);
+
+		if (!broken && !l->lanes[i].resume.stopped)
+			return false;
+		ended |= broken && !l->lanes[i].resume.error;
+	}
+	return ended;
+}
+
+/* From now on as if nothing could be resumed. */
+static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
+{
+	for (int i = 0; i < l->nlanes; i++) {
+		struct tcp_lane *lane = &l->lanes[i];
+
+		drop_dial(lane);
+		if (load_acquire(&lane->resume.broken) || lane->resume.stopped) {
+			if (lane->resume.error == EBADMSG && !lane->resume.settled)
+				tcp_link_fail(
+					l, 1, GANTRY_ERR_CORRUPT,
+					"lane %d: a frame came damaged, and the session ends before it came again", i);
+			store_release(&lane->rx.eof, 1);
+			tcp_link_ending(lane, lane->resume.error);
+		}
+	}
+}
+
+static bool has_no_lane(const struct tcp_link *l) REQUIRES(loop_mu)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		if (!l->lanes[i].resume.stopped)
+			return false;
+	return true;
+}
+
+/* needed: the lane is without a socket. generation: of the lane. */
+static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation, uint64_t now) REQUIRES(loop_mu)
+{
+	struct tcp_lane_resume *r = &lane->resume;
+
+	if (r->dial && (now > r->dial->deadline || (lane->index && r->dial->generation <= generation)))
+		dial_failed(lane, ETIMEDOUT);
+	if (needed && !r->dial && now >= r->dial_at)
+		dial_lane(lane, lane->index ? generation + 1 : ++lane->link->resume.epoch, now);
+}
+
+/*
+ * The side that is dialled. A peer whose process was killed may reset all lanes and end none, and to wait for the deadline is
+ * long. So this side asks the host: it dials ports that lanes came from, where nothing listens. No answer means that the network
+ * is out, and the deadline decides. While there is one, a peer that lives has a way, and dials (may_be_away).
+ */
+static void watch_peer(struct tcp_lane *control, uint64_t now) REQUIRES(loop_mu)
+{
+	if (has_no_lane(control->link)) {
+		watch_dial(control, true, 0, now);
+	} else {
+		drop_dial(control);
+		control->link->resume.refused_since = 0;
+	}
+}
+
+/* When the lane must be looked at again, in ns from now. */
+static uint64_t look_at_lane(struct tcp_lane *lane, uint64_t now, bool suspect) REQUIRES(loop_mu)
+{
+	struct tcp_lane_resume *r = &lane->resume;
+	bool peer_stopped, stopped, settled;
+	uint32_t generation;
+
+	link_mu_lock(&lane->link->mu);
+	peer_stopped = r->peer_stopped;
+	stopped = r->stopped;
+	settled = r->settled;
+	generation = r->generation;
+	link_mu_unlock(&lane->link->mu);
+	if (!stopped && (load_acquire(&r->broken) || peer_stopped)) {
+		tcp_lane_stop(lane, now);
+		stopped = true;
+	}
+	if (stopped && peer_stopped && !settled)
+		settled = tcp_lane_settle(lane);
+	if (lane->link->session.initiator)
+		watch_dial(lane, lane->index ? stopped && settled : stopped || suspect, generation, now);
+	else if (!lane->index)
+		watch_peer(lane, now);
+	if (!stopped)
+		return LOOK_MS * MS;
+	return now - r->down_since < BUSY_FOR_MS * MS ? BUSY_MS * MS : WAIT_MS * MS;
+}
+
+/* Bulk lanes that nobody can replace: the control lane alone carries no large messages. Without it the peer is silent, and that has
+ * its own deadline. */
+static void check_bulk(struct tcp_link *l, uint64_t now)
+{
+	uint64_t since = 0;
+
+	if (l->lanes[0].resume.stopped)
+		return;
+	for (int i = 1; i < l->nlanes; i++) {
+		if (!l->lanes[i].resume.stopped)
+			return;
+		if (l->lanes[i].resume.down_since > since)
+			since = l->lanes[i].resume.down_since;
+	}
+	if (now - since > gantry_params()->timeout)
+		tcp_link_fail(
+			l, 1, GANTRY_ERR_PEER_SILENT,
+			"no bulk lane came back within %.3g s (GANTRY_TIMEOUT), while the peer is heard on lane 0",
+			(double)gantry_params()->timeout / 1e9);
+}
+
+/* Sockets are gone. True: and with them the session. */
+static bool has_ended(struct tcp_link *l) REQUIRES(loop_mu)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		tcp_lane_rx(&l->lanes[i], true); /* a process that has ended shows on all; one may have its goodbye */
+	if (is_over(l)) {
+		give_up(l);
+		return true;
+	}
+	if (has_died(l))
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
+			      "the peer ended the connection without a goodbye: its process probably died");
+	return tcp_link_failed(l);
+}
+
+static bool has_broken(const struct tcp_link *l)
+{
+	bool broken = false;
+
+	for (int i = 0; i < l->nlanes; i++)
+		broken |= load_acquire(&l->lanes[i].resume.broken) || l->lanes[i].resume.stopped;
+	return broken;
+}
+
+/* When the link must be looked at again, in ns from now. */
+static uint64_t look_at_link(struct tcp_link *l, uint64_t now, bool stalls) REQUIRES(loop_mu)
+{
+	uint64_t next = LOOK_MS * MS, of_lane;
+	bool suspect = false, broken = has_broken(l);
+
+	if (tcp_link_failed(l) || (broken && has_ended(l))) {
+		for (int i = 0; i < l->nlanes; i++)
+			drop_dial(&l->lanes[i]);
+		return next;
+	}
+	if (stalls)
+		suspect = find_stalls(l);
+	for (int i = 0; i < l->nlanes && !tcp_link_failed(l); i++) {
+		of_lane = look_at_lane(&l->lanes[i], now, suspect && i == 0);
+		next = of_lane < next ? of_lane : next;
+	}
+	if (load_relaxed(&l->tx.pending))
+		tcp_control_flush(l);
+	if (broken)
+		check_bulk(l, now);
+	return next;
+}
+
+void tcp_resume_pass(uint64_t now)
+{
+	static uint64_t stalls_looked;
+	uint64_t next;
+	bool asked = exchange_relaxed(&wanted, 0), stalls = now - stalls_looked >= LOOK_MS * MS;
+
+	if (!asked && now - looked < period)
+		return;
+	if (stalls)
+		stalls_looked = now;
+	looked = now;
+	period = LOOK_MS * MS;
+	any_links = 0;
+	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
+		if (!l->up || !l->session.resume)
+			continue;
+		any_links = 1;
+		next = look_at_link(l, now, stalls);
+		period = next < period ? next : period;
+	}
+}
+
+uint64_t tcp_resume_due(void)
+{
+	return any_links ? looked + period : UINT64_MAX;
+}
+
+void tcp_resume_in_child(struct tcp_link *l)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		if (l->lanes[i].resume.dial && l->lanes[i].resume.dial->source.fd >= 0)
+			close(l->lanes[i].resume.dial->source.fd);
+}
+
+void tcp_resume_forget(struct tcp_link *l)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		drop_dial(&l->lanes[i]);
+	for (int i = 0; i < GANTRY_NET_MAX_RAILS; i++) {
+		inet_port_put(&tcp_service, l->resume.ports[i]);
+		l->resume.ports[i] = NULL;
+	}
+}

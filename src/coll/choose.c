@@ -9,8 +9,10 @@
  *        + hops * a chunk, where all of the buffer takes all hops
  *        + half of the hops' latency for each further chunk, where a rank ends one before it begins the next
  *
- * Where ranks are more than the cores of their host, messages and bytes cost as many times more, and a hop waits until
- * its receiver gets a core. On a GPU bytes are shared by the channels.
+ * Where ranks are more than the cores of their host, messages and bytes cost as many times more, messages over TCP also
+ * what the kernel does for them, since no core does that beside the ranks, and a hop waits until its receiver gets a core.
+ * There direct2 cuts the buffer into few parts: with one, a rank reduces for all, in as few messages as can be. On a GPU
+ * bytes are shared by the channels.
  *
  * All ranks must choose alike, so everything is computed from what is the same on all of them, and in integers: no two
  * compilers round differently. Amounts are taken once from the plans of some ranks, which are the same for every rank
@@ -58,9 +60,12 @@ static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 			       [GANTRY_PROTO_LL128] = {20000, 3000, 400, 5}},
 };
 enum {
-	BEGIN_CPU = 450,   /* ns: a call, without its hops */
-	BEGIN_GPU = 14500, /* with the launch */
-	GET_CORE = 25000,  /* ns until a receiver that shares its core runs */
+	BEGIN_CPU = 450,      /* ns: a call, without its hops */
+	BEGIN_GPU = 14500,    /* with the launch */
+	GET_CORE = 25000,     /* ns until a receiver that shares its core runs */
+	GET_CORE_NET = 5000,  /* over TCP, where a hop's own time is longer; fitted with the next one */
+	CROWD_MESSAGE = 2700, /* ns more for a message over TCP where ranks share cores */
+	CROWD_PART = 32768,   /* bytes of a part there at least, by direct2 */
 };
 
 static bool on_gpu(const struct coll_limits *l)
@@ -88,7 +93,7 @@ static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id
 		for (uint32_t k = 0; k < (uint32_t)t->nrecv + t->nsend; k++) {
 			uint32_t at = k < t->nrecv ? t->recv + k : t->send + k - t->nrecv;
 
-			moved[topo->host[plan->peers[at].rank] != topo->host[rank]]++;
+			moved[plan->peers[at].rank == rank || topo->host[plan->peers[at].rank] != topo->host[rank]]++;
 		}
 	}
 	a->parts = kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER ? (uint32_t)topo->nranks : plan->nparts;
@@ -114,6 +119,11 @@ static gantry_result find_amounts(struct coll_model *m, enum coll_kind kind)
 		for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
 			TRY_NOW(add_amounts(m->topo, (enum coll_algo_id)algo, kind, some[i], a));
 		a->hops = coll_algos[algo]->hops(m->topo, kind);
+		/* Hosts that reduce for each other: as many bytes again, and a sum. */
+		if (coll_algos[algo]->network && !m->limits.reducers) {
+			a->moved[1] *= 2;
+			a->added++;
+		}
 	}
 	m->kinds[kind].known = true;
 	return GANTRY_OK;
@@ -129,27 +139,36 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 /* ---- a choice and its cost ---- */
 
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
-enum { SLICE_SPLICED = 262144, PART_SPLICED = 2 * SLICE_SPLICED };
+enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, PART_LONG = 4 * SLICE_NET_LONG };
 
 /*
  * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same
  * time. Otherwise each part is at every rank at some time: one piece, if it is small; else slices that are still in the
  * cache when they are reduced, and chunks of two, one of which is moved while the other is worked on. 128 KiB are best
- * where slices are copied. Over TCP, slices from GANTRY_ZEROCOPY_MIN on are sent without a copy, which pays for long
- * parts. docs/design/0021 has measurements.
+ * in shared memory. Over TCP a message more costs more than what the cache saves. docs/design/0021 has measurements.
  */
 static uint32_t slice_for(const struct coll_model *m, uint64_t part)
 {
 	if (on_gpu(&m->limits))
 		return SLICE_GPU;
-	return m->limits.local == COLL_LINK_CPU_NET && part >= PART_SPLICED ? SLICE_SPLICED : SLICE_CPU;
+	if (m->limits.local != COLL_LINK_CPU_NET)
+		return SLICE_CPU;
+	return part >= PART_LONG ? SLICE_NET_LONG : SLICE_NET;
+}
+
+/* Parts that are not empty. */
+static uint64_t parts_of(const struct coll_amounts *a, uint64_t bytes, const struct coll_choice *c)
+{
+	uint64_t n = c->part_bytes ? (bytes / c->channels + c->part_bytes - 1) / c->part_bytes : a->parts;
+
+	return n < 1 ? 1 : n < a->parts ? n : a->parts;
 }
 
 static void choose_chunk(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
 			 struct coll_choice *c)
 {
 	uint32_t hops = a->hops.local + a->hops.net, most = GANTRY_STEPS / coll_algos[c->algo]->chunks;
-	uint64_t part = bytes / c->channels / a->parts, step = part / (2 * hops + 1);
+	uint64_t part = bytes / c->channels / parts_of(a, bytes, c), step = part / (2 * hops + 1);
 	uint32_t slice = slice_for(m, part);
 
 	c->slice_steps = c->chunk_steps = 1;
@@ -196,11 +215,12 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 {
 	const struct coll_limits *l = &m->limits;
 	const struct link_cost *local = &costs[l->local][c->proto], *net = &costs[l->remote][c->proto];
-	uint64_t most = 1ull << COST_BYTES_BITS, part = (bytes < most ? bytes : most) / a->parts + 1,
-		 chunk = (uint64_t)c->step_bytes * c->chunk_steps;
+	uint64_t most = 1ull << COST_BYTES_BITS, parts = parts_of(a, bytes, c),
+		 part = (bytes < most ? bytes : most) / parts + 1, chunk = (uint64_t)c->step_bytes * c->chunk_steps;
 	uint64_t pieces = part / c->channels / chunk + 1;
 	uint64_t hop = 1000ull * (a->hops.local * local->hop + a->hops.net * net->hop), move, messages;
 	uint32_t hops = a->hops.local + a->hops.net;
+	bool all_tcp = l->local == COLL_LINK_CPU_NET;
 
 	messages = 1000ull * pieces * (a->moved[0] * local->message + a->moved[1] * net->message);
 	/* A message is sent by one and received by another: half of its bytes' cost each. */
@@ -208,9 +228,11 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 	if (on_gpu(l)) {
 		move /= c->channels;
 	} else if (l->crowd > COLL_CROWD) {
-		messages = messages * l->crowd / COLL_CROWD;
-		move = move * l->crowd / COLL_CROWD;
-		hop += 1000ull * GET_CORE * hops;
+		if (all_tcp)
+			messages += 1000ull * pieces * CROWD_MESSAGE * (a->moved[0] + a->moved[1]);
+		messages = messages * l->crowd / COLL_CROWD * parts / a->parts;
+		move = move * l->crowd / COLL_CROWD * parts / a->parts;
+		hop += 1000ull * (all_tcp ? GET_CORE_NET : GET_CORE) * hops;
 	}
 	if (!a->overlaps && hops > 1)
 		hop += 1000ull * (pieces - 1) *
@@ -226,35 +248,48 @@ static uint64_t make_choice(const struct coll_model *m, enum coll_kind kind, uin
 {
 	const struct coll_amounts *a = &m->amounts[algo][kind];
 
-	if (!a->parts || !m->limits.step_bytes[proto])
+	if (!a->parts || !m->limits.step_bytes[proto] ||
+	    (coll_algos[algo]->network && (proto != GANTRY_PROTO_SIMPLE || m->refused)))
 		return UINT64_MAX;
 	*c = (struct coll_choice){.algo = algo,
 				  .proto = proto,
-				  .channels = (uint32_t)channels_of(m, proto, bytes),
+				  .channels = coll_algos[algo]->network ? 1 : (uint32_t)channels_of(m, proto, bytes),
 				  .step_bytes = m->limits.step_bytes[proto]};
+	if (algo == COLL_DIRECT2 && m->limits.crowd > COLL_CROWD && m->limits.local == COLL_LINK_CPU_NET)
+		c->part_bytes = CROWD_PART;
 	choose_chunk(m, a, bytes, c);
 	return cost_of(m, a, bytes, c);
 }
 
-/* Whether GANTRY_ALGO and GANTRY_PROTO allow it. What is asked for and cannot be done goes by rings, by Simple. */
+/* The algorithm that is asked for, or -1. What it cannot do goes by rings, and what reducers cannot do by what costs
+ * least. */
+static int wanted_algo(const struct coll_model *m, enum coll_kind kind)
+{
+	const struct gantry_params *p = gantry_params();
+	int algo = m->limits.network ? COLL_COLLNET : p->algo - PARAM_ALGO_AUTO - 1;
+
+	if (algo >= 0 && coll_algos[algo]->network && (m->refused || !m->amounts[algo][kind].parts))
+		return -1;
+	return algo < 0 || m->amounts[algo][kind].parts ? algo : COLL_RING;
+}
+
+/* Whether GANTRY_ALGO and GANTRY_PROTO allow it. What is asked for and cannot be done goes by Simple. */
 static bool may_take(const struct coll_model *m, enum coll_kind kind, int algo, int proto)
 {
 	const struct gantry_params *p = gantry_params();
-	int wants_algo = p->algo - PARAM_ALGO_AUTO - 1, wants_proto = p->proto - PARAM_PROTO_SIMPLE;
+	int wants_algo = wanted_algo(m, kind), wants_proto = p->proto - PARAM_PROTO_SIMPLE;
 
-	if (p->algo != PARAM_ALGO_AUTO && !m->amounts[wants_algo][kind].parts)
-		wants_algo = COLL_RING;
-	if (p->proto != PARAM_PROTO_AUTO && !m->limits.step_bytes[wants_proto])
+	if (p->proto != PARAM_PROTO_AUTO &&
+	    (!m->limits.step_bytes[wants_proto] || (wants_algo >= 0 && coll_algos[wants_algo]->network)))
 		wants_proto = GANTRY_PROTO_SIMPLE;
-	return (p->algo == PARAM_ALGO_AUTO || algo == wants_algo) &&
-	       (p->proto == PARAM_PROTO_AUTO || proto == wants_proto);
+	return (wants_algo < 0 || algo == wants_algo) && (p->proto == PARAM_PROTO_AUTO || proto == wants_proto);
 }
 
 gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t bytes, struct coll_choice *ret_choice)
 {
 	uint64_t least = UINT64_MAX;
 
-	if (m->kinds[kind].cost != 0 && m->kinds[kind].bytes == bytes) {
+	if (m->kinds[kind].cost != 0 && m->kinds[kind].bytes == bytes && m->kinds[kind].refused == m->refused) {
 		*ret_choice = m->kinds[kind].choice;
 		return GANTRY_OK;
 	}
@@ -277,6 +312,7 @@ gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t by
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "no protocol that all connections have: %s among %d ranks",
 			 coll_kind_name(kind), m->topo->nranks);
 	m->kinds[kind].bytes = bytes;
+	m->kinds[kind].refused = m->refused;
 	m->kinds[kind].cost = least;
 	m->kinds[kind].choice = *ret_choice;
 	return GANTRY_OK;
@@ -285,6 +321,15 @@ gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t by
 static const char *proto_name(int proto)
 {
 	return proto == GANTRY_PROTO_SIMPLE ? "simple" : proto == GANTRY_PROTO_LL ? "ll" : "ll128";
+}
+
+static const char *why_not_network(const struct coll_model *m, enum coll_kind kind)
+{
+	if (m->no_network)
+		return m->no_network;
+	if (m->refused)
+		return "the network does not take the type";
+	return kind == COLL_ALL_REDUCE ? "not asked for (GANTRY_COLLNET)" : "reducers are for all_reduce";
 }
 
 gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t bytes, FILE *f)
@@ -314,10 +359,11 @@ gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t b
 				fprintf(f, " %9llu.%llu%c", (unsigned long long)(cost / 1000000),
 					(unsigned long long)(cost / 100000 % 10), mark);
 		}
-		if (a->parts)
+		if (a->parts && !(coll_algos[algo]->network && m->refused))
 			fprintf(f, "   %u + %u\n", a->hops.local, a->hops.net);
 		else
-			fprintf(f, "   not for this\n");
+			fprintf(f, "   not for this%s%s\n", coll_algos[algo]->network ? ": " : "",
+				coll_algos[algo]->network ? why_not_network(m, kind) : "");
 	}
 	return GANTRY_OK;
 }

@@ -44,6 +44,7 @@ struct coll_topo {
 	int rank, nranks;
 	int nhosts;
 	const int *host; /* by rank: which host, counted from 0 */
+	bool network;	 /* reducers are connected: one rank of each host may send to the network (collnet.c) */
 };
 
 /* Where a rank is. */
@@ -112,16 +113,20 @@ struct coll_algo {
 	struct coll_hops (*hops)(const struct coll_topo *topo, enum coll_kind kind);
 	/* In place, a rank may write its output before its peers have got all of its input from there. */
 	bool overwrites;
+	bool network; /* by reducers: a peer that is the rank itself is the network. One channel, Simple */
 };
 
 /* In the order of GANTRY_ALGO's words behind `auto`. */
-enum coll_algo_id { COLL_RING, COLL_DIRECT, COLL_DIRECT2, COLL_TREE, COLL_HIER, COLL_PAT, COLL_ALGOS };
+enum coll_algo_id { COLL_RING, COLL_DIRECT, COLL_DIRECT2, COLL_TREE, COLL_HIER, COLL_PAT, COLL_COLLNET, COLL_ALGOS };
 extern const struct coll_algo *const coll_algos[COLL_ALGOS];
-extern const struct coll_algo coll_ring, coll_direct, coll_direct2, coll_tree, coll_hier, coll_pat;
+extern const struct coll_algo coll_ring, coll_direct, coll_direct2, coll_tree, coll_hier, coll_pat, coll_collnet;
 
 const char *coll_kind_name(enum coll_kind kind);
 /* All of n hops between the ranks of the topology: inside its host, or if there are more of them, between. */
 struct coll_hops coll_hops_any(const struct coll_topo *topo, uint32_t n);
+
+/* Why reducers cannot serve ranks that are so placed; NULL: they can. */
+const char *coll_network_refuses(const struct coll_topo *topo);
 
 gantry_result coll_plan_make(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int root,
 			     int channel, struct coll_plan **ret_plan);
@@ -136,6 +141,7 @@ struct coll_choice {
 	uint32_t channels;
 	uint32_t step_bytes;
 	uint32_t slice_steps, chunk_steps;
+	uint32_t part_bytes; /* where the buffer is cut into parts: least of one, so that the last ones may be empty */
 };
 
 /* Kinds of connections that cost differently. */
@@ -155,6 +161,8 @@ struct coll_limits {
 	uint32_t step_bytes[GANTRY_PROTOS]; /* that every connection has; 0: the protocol is not there everywhere */
 	enum coll_link local, remote;	    /* inside and between hosts */
 	uint32_t crowd;			    /* ranks per core of the fullest host, in parts of COLL_CROWD */
+	bool network;			    /* by reducers wherever they can, whatever GANTRY_ALGO says */
+	bool reducers;			    /* which are other machines: hosts do not reduce for each other */
 };
 
 /* What the plan of an algorithm makes a rank do; in parts of the buffer. */
@@ -170,9 +178,13 @@ struct coll_amounts {
 struct coll_model {
 	const struct coll_topo *topo; /* borrowed */
 	struct coll_limits limits;
+	/* Why there are no reducers though they were asked for; borrowed; NULL: nobody asked, or there are. */
+	const char *no_network;
+	bool refused; /* reducers do not take the type and operation that is chosen for; the same on all ranks */
 	struct coll_amounts amounts[COLL_ALGOS][COLL_KINDS];
 	struct {
-		bool known; /* amounts */
+		bool known;   /* amounts */
+		bool refused; /* as it was for `choice` */
 		uint64_t bytes, cost;
 		struct coll_choice choice; /* for that many bytes; cost 0: none yet */
 	} kinds[COLL_KINDS];

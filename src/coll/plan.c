@@ -9,8 +9,9 @@
 #include "device/k_coll.h"
 
 const struct coll_algo *const coll_algos[COLL_ALGOS] = {
-	[COLL_RING] = &coll_ring, [COLL_DIRECT] = &coll_direct, [COLL_DIRECT2] = &coll_direct2,
-	[COLL_TREE] = &coll_tree, [COLL_HIER] = &coll_hier,	[COLL_PAT] = &coll_pat};
+	[COLL_RING] = &coll_ring,      [COLL_DIRECT] = &coll_direct, [COLL_DIRECT2] = &coll_direct2,
+	[COLL_TREE] = &coll_tree,      [COLL_HIER] = &coll_hier,     [COLL_PAT] = &coll_pat,
+	[COLL_COLLNET] = &coll_collnet};
 
 const char *coll_kind_name(enum coll_kind kind)
 {
@@ -205,8 +206,11 @@ void coll_share(const struct coll_shape *shape, const struct coll_plan *plan, co
 	} else if (shape->kind == COLL_REDUCE_SCATTER) {
 		ret->in_stride = shape->count;
 	} else if (plan->nparts > 1) {
+		uint64_t least = choice->part_bytes / shape->elem;
+
 		ret->whole = ret->count;
 		ret->count = ((ret->whole + unit - 1) / unit + plan->nparts - 1) / plan->nparts * unit;
+		ret->count = ret->count > least ? ret->count : least;
 		ret->in_stride = ret->out_stride = ret->count;
 	}
 	ret->chunk = slice * slices;

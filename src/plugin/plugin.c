@@ -16,8 +16,8 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "net/net.h"
-#include "net/props.h"
 #include "plugin/profiler.h"
+#include "plugin/props.h"
 #include "plugin/start.h"
 #include "plugin/tune.h"
 
@@ -41,7 +41,7 @@ _Static_assert(sizeof(struct gantry_net_device_handle) == sizeof(ncclNetDeviceHa
 /* Calls an operation of the core. */
 #define CALL(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 
-static ncclResult_t plugin_result(gantry_result r)
+ncclResult_t plugin_result(gantry_result r)
 {
 	if (gantry_result_is_remote(r))
 		return ncclRemoteError;
@@ -182,7 +182,7 @@ static void log_to_nccl(enum gantry_log_level level, enum gantry_log_subsys subs
 }
 
 /* The logger first, so that a parameter that does not parse is told to the user. */
-static gantry_result prepare(ncclDebugLogger_t log)
+gantry_result plugin_prepare(ncclDebugLogger_t log)
 {
 	gantry_result r;
 
@@ -208,7 +208,7 @@ static ncclResult_t plugin_init(void **ctx, uint64_t comm_id, ncclNetCommConfig_
 	};
 	gantry_result r;
 
-	TRY(prepare(log));
+	TRY(plugin_prepare(log));
 	TRY(CALL(init, comm_id, &c, ctx));
 	plugin_profile_begin(profiler);
 	note_unpack(*ctx);
@@ -260,7 +260,7 @@ static ncclResult_t init_shared(ncclDebugLogger_t log, int unpack)
 	gantry_result r;
 	void *ctx;
 
-	TRY(prepare(log));
+	TRY(plugin_prepare(log));
 	TRY(shared_context(GANTRY_NET_UNDEF, unpack, &ctx));
 out:
 	return plugin_result(r);
@@ -268,41 +268,12 @@ out:
 
 /* Properties, from the core's form to each version's. */
 
-/* A device fused from more than `max` is shown with its first ones; entries not used are 0. Returns how many. */
-static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
-{
-	int n = vdev->ndevs < max ? vdev->ndevs : max;
-
-	for (int i = 0; i < max; i++)
-		devs[i] = i < n ? vdev->devs[i] : 0;
-	return n;
-}
-
-/* NCCL's char pointers are not const, but it does not write through them. */
-#define FILL(ours, nccls) props->nccls = p.ours;
-#define FILL_DEVS                                                                                                      \
-	props->vProps.ndevs = copy_devs(&p.vdev, props->vProps.devs, (int)(sizeof(props->vProps.devs) / sizeof(int)))
-#define DEFINE_PROPERTIES(version, list, devs, overlay)                                                                \
-	static ncclResult_t plugin_properties_##version(int dev, ncclNetProperties_##version##_t *props)               \
-	{                                                                                                              \
-		struct gantry_net_properties p;                                                                        \
-		gantry_result r = CALL(get_properties, dev, &p);                                                       \
-                                                                                                                       \
-		if (r == GANTRY_OK) {                                                                                  \
-			overlay(&p);                                                                                   \
-			props->name = (char *)p.name;                                                                  \
-			props->pciPath = (char *)p.pci_path;                                                           \
-			list(FILL) devs;                                                                               \
-		}                                                                                                      \
-		return plugin_result(r);                                                                               \
-	}
-
-DEFINE_PROPERTIES(v6, NET_PROPS_V6, , (void))
-DEFINE_PROPERTIES(v7, NET_PROPS_V7, , (void))
-DEFINE_PROPERTIES(v8, NET_PROPS_V8, , (void))
-DEFINE_PROPERTIES(v9, NET_PROPS_V9, FILL_DEVS, overlay_unpack)
-DEFINE_PROPERTIES(v11, NET_PROPS_V11, FILL_DEVS, overlay_unpack)
-DEFINE_PROPERTIES(v12, NET_PROPS_V12, FILL_DEVS, overlay_unpack)
+DEFINE_PROPERTIES(plugin, v6, NET_PROPS_V6, , (void))
+DEFINE_PROPERTIES(plugin, v7, NET_PROPS_V7, , (void))
+DEFINE_PROPERTIES(plugin, v8, NET_PROPS_V8, , (void))
+DEFINE_PROPERTIES(plugin, v9, NET_PROPS_V9, FILL_DEVS, overlay_unpack)
+DEFINE_PROPERTIES(plugin, v11, NET_PROPS_V11, FILL_DEVS, overlay_unpack)
+DEFINE_PROPERTIES(plugin, v12, NET_PROPS_V12, FILL_DEVS, overlay_unpack)
 
 /* Entries whose signature outlived several versions: straight calls into the core. */
 

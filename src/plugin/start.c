@@ -26,6 +26,8 @@ void plugin_say_start(const char *tuning)
 
 	LOG_INFO(PLUGIN, "version %s; %s per connection; tuning: %s; security: %s", gantry_build,
 		 COUNT_TEXT(gantry_net_tcp_lanes(0, 0), "bulk lane"), tuning,
-		 *p->secret || *p->secret_file ? "peers prove the secret, nothing is encrypted"
-					       : "none (GANTRY_SECRET is not set)");
+		 p->encrypt == PARAM_ENCRYPT_REQUIRE ? "peers prove the secret, everything is encrypted"
+		 : p->encrypt == PARAM_ENCRYPT_ON    ? "peers prove the secret, encrypted where they have it on too"
+		 : *p->secret || *p->secret_file     ? "peers prove the secret, nothing is encrypted"
+						     : "none (GANTRY_SECRET is not set)");
 }

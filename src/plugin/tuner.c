@@ -27,7 +27,7 @@ enum { ALL = 0 }; /* NCCL's own choice: 8, or more where there are many NICs */
 static const struct {
 	size_t part[2];
 	int channels;
-} steps[] = {{{64 * MIB, 64 * MIB}, ALL}, {{8 * MIB, 8 * MIB}, 4}, {{128 * KIB, 512 * KIB}, 2}, {{0, 0}, 1}};
+} steps[] = {{{64 * MIB, 64 * MIB}, ALL}, {{2 * MIB, 8 * MIB}, 4}, {{128 * KIB, 512 * KIB}, 2}, {{0, 0}, 1}};
 
 /* From here on LL, which doubles the bytes, loses against Simple, whatever NCCL thinks of the network. */
 enum { SIMPLE_PART = 32 << 10 };

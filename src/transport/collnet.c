@@ -1,16 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where collNet will hook in: networks that reduce on their way (SHARP and the like), behind NCCL's collNet tables.
+ * Networks that reduce on their way: Gantry's own by reducers (reducer/reducer.h), foreign ones by their plugin's collNet
+ * table (net/collnet.h).
  *
- * Such a network joins all ranks of a communicator at once, so it is no way from one rank to another and says so. The
- * table is whole, so that the tool can list it, GANTRY_TRANSPORT=collnet gets its reason, and the collectives have a
- * place to put their proxies.
+ * Such a network joins all hosts of a communicator at once, so it is no way from one rank to another and says so
+ * (can_connect). A collective's plan names it as the rank itself, and the core makes its two ends when the communicator
+ * is made.
+ *
+ *   kernel --> ring of the sending end --> reducers --> ring of the receiving end --> kernel
+ *
+ * A slice is one reduction. It is posted when the kernel has filled its slot and there is room for the result, in the
+ * order of steps, which is the same on all hosts: that is how reductions match. Registered memory takes the place of
+ * either ring (PTR).
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "transport/collnet.h"
+
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
-#include "transport/transport.h"
+#include "base/param.h"
+#include "net/collnet.h"
+#include "proxy/proxy.h"
+#include "reducer/reducer.h"
+#include "reducer/sum.h"
+#include "transport/ends.h"
+#include "transport/net_priv.h"
+
+/* One direction. */
+struct collnet_end {
+	struct gantry_proxy_conn *pc; /* borrowed */
+	char *host, *dev;	      /* FIFO and ring, as CPU and device address them */
+	struct gantry_rings rings;
+};
+
+/* A reduction on its way, by step. */
+struct collnet_step {
+	void *request;
+	uint32_t mode; /* of the receiving end */
+	uint64_t size, place;
+};
+
+struct collnet {
+	int refs; /* of its two ends; the communicator's thread */
+	struct net_context *context;
+	void *listen;			      /* of the network */
+	struct reducer_comm *comm;	      /* NULL: not open, or */
+	struct gantry_collnet_plugin *plugin; /* of a foreign network */
+	void *send_mr, *recv_mr;	      /* the rings, there */
+	int open;
+	int *ranks; /* by host */
+	struct collnet_end *send, *recv;
+	struct collnet_step steps[GANTRY_STEPS];
+};
+
+/* What a connector has: its own direction, and what both share. */
+struct collnet_resources {
+	struct collnet_end end;
+	struct collnet *net; /* counted; NULL before it listens */
+};
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
 {
@@ -29,29 +79,335 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	return GANTRY_OK;
 }
 
+/* ---- making it ---- */
+
+static gantry_result proxy_setup(struct gantry_connector *c)
+{
+	gantry_result r = GANTRY_OK;
+	struct collnet_resources *res = calloc(1, sizeof(*res));
+	void *host = NULL, *dev = NULL;
+
+	if (!res)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection with the network");
+	gantry_rings_layout(gantry_rings_round_step(c->me->coll_step), 0, 0, &res->end.rings);
+	TRY(c->device->ops->alloc_mapped(c->device, res->end.rings.size, &host, &dev));
+	res->end.pc = c->proxy;
+	res->end.host = host;
+	res->end.dev = dev;
+	c->resources = c->proxy->resources = res;
+	c->proxy->fifo = host;
+	c->proxy->kernel_eventcount = c->eventcount;
+	res = NULL;
+out:
+	free(res);
+	return r;
+}
+
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
 	(void)ret_info;
 	return gantry_transport_unsupported_connector(c);
 }
 
+gantry_result gantry_collnet_listen(struct gantry_connector *send, struct gantry_connector *recv,
+				    unsigned char ret_handle[GANTRY_NET_HANDLE_SIZE])
+{
+	struct collnet_resources *out = send->resources, *in = recv->resources;
+	struct collnet *n = calloc(1, sizeof(*n));
+
+	if (!n)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for reducers");
+	n->refs = 2;
+	n->send = &out->end;
+	n->recv = &in->end;
+	out->net = in->net = n;
+	TRY_NOW(net_context_get(send, &n->context));
+	if (n->context->loader) {
+		TRY_NOW(gantry_collnet_plugin_open(n->context->loader, 0, send->comm_id, n->context->dev, &n->plugin));
+		return gantry_collnet_plugin_listen(n->plugin, ret_handle);
+	}
+	return gantry_net_tcp()->ops->listen(gantry_net_tcp(), n->context->ctx, n->context->dev, ret_handle,
+					     &n->listen);
+}
+
+static gantry_result open_plugin(struct collnet *n, const struct gantry_collnet_hosts *hosts, uint64_t *ret_takes)
+{
+	uint64_t most = GANTRY_STEPS * (uint64_t)n->send->rings.step_bytes[GANTRY_PROTO_SIMPLE], takes = 0;
+
+	if (gantry_collnet_plugin_max_bytes(n->plugin) < most)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "maxCollBytes of collNet is %zu, slices may have %llu",
+			 gantry_collnet_plugin_max_bytes(n->plugin), (unsigned long long)most);
+	TRY_NOW(gantry_collnet_plugin_connect(n->plugin, hosts->handles, hosts->n, hosts->own));
+	TRY_NOW(gantry_collnet_plugin_register(n->plugin, n->send->host, n->send->rings.size, &n->send_mr));
+	TRY_NOW(gantry_collnet_plugin_register(n->plugin, n->recv->host, n->recv->rings.size, &n->recv_mr));
+	for (uint32_t i = 0; i < 4u * GANTRY_TYPE_COUNT; i++)
+		takes |= gantry_collnet_plugin_takes(n->plugin, i / 4, i % 4) ? 1ull << i : 0;
+	*ret_takes = takes;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_collnet_open(struct gantry_connector *send, const struct gantry_collnet_hosts *hosts,
+				  uint64_t *ret_takes)
+{
+	struct collnet *n = ((struct collnet_resources *)send->resources)->net;
+	const struct reducer_config config = {.ctx = n->context->ctx,
+					      .listen = n->listen,
+					      .dev = n->context->dev,
+					      .ranks = hosts->n,
+					      .rank = hosts->own,
+					      .handles = hosts->handles,
+					      .timeout = gantry_params()->connect_timeout,
+					      .stop = hosts->stop};
+
+	n->ranks = calloc(hosts->n, sizeof(*n->ranks));
+	if (!n->ranks)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for reducers");
+	memcpy(n->ranks, hosts->ranks, hosts->n * sizeof(*n->ranks));
+	*ret_takes = UINT64_MAX;
+	TRY_NOW(n->plugin ? open_plugin(n, hosts, ret_takes) : reducer_open(&config, &n->comm));
+	n->open = 1;
+	return GANTRY_OK;
+}
+
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
+	struct collnet_resources *res = c->resources;
+	struct gantry_fifo *f;
+
 	(void)peer;
-	return gantry_transport_unsupported_connector(c);
+	if (!res || !res->net || !res->net->open)
+		return gantry_transport_unsupported_connector(c);
+	f = (void *)res->end.dev;
+	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
+	gantry_rings_fill(&c->conn, &res->end.rings, res->end.dev, 1);
+	c->conn.offers = f->offers;
+	c->conn.eventcount = c->proxy_eventcount;
+	c->max_step = 0;
+	c->peer_notifies = 1;
+	c->any_memory = !res->net->plugin && gantry_traits(c->device)->cpu_reads_memory;
+	c->sharing = c->any_memory ? GANTRY_SHARES_REGISTERED : GANTRY_SHARES_NOTHING;
+	return GANTRY_OK;
+}
+
+static gantry_result proxy_connect(struct gantry_connector *c)
+{
+	(void)c;
+	return GANTRY_OK;
+}
+
+/* Connections first: requests that were cut short refer to the rings. */
+static void proxy_free(struct gantry_connector *c)
+{
+	struct collnet_resources *res = c->resources;
+	struct collnet *n = res ? res->net : NULL;
+
+	if (!res)
+		return;
+	if (n) {
+		reducer_close(n->comm);
+		n->comm = NULL;
+		gantry_collnet_plugin_close(n->plugin);
+		n->plugin = NULL;
+		if (n->listen)
+			gantry_net_tcp()->ops->close_listen(gantry_net_tcp(), n->listen);
+		n->listen = NULL;
+		if (--n->refs == 0) {
+			net_context_put(n->context);
+			free(n->ranks);
+			free(n);
+		}
+	}
+	c->device->ops->free_mapped(c->device, res->end.host);
+	free(res);
+	c->resources = NULL;
+	if (c->proxy)
+		c->proxy->resources = NULL;
+}
+
+/* ---- moving ---- */
+
+static char *ring_of(const struct collnet_end *e, uint64_t step)
+{
+	return e->host + e->rings.at[GANTRY_PROTO_SIMPLE] +
+	       step % GANTRY_STEPS * e->rings.step_bytes[GANTRY_PROTO_SIMPLE];
+}
+
+/* All slots of the ring are free to fill. */
+static void offer(struct gantry_proxy_conn *pc, int *worked)
+{
+	while (pc->posted < pc->end) {
+		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->posted);
+		uint64_t next = pc->posted + (op ? op->slice_steps : 1);
+
+		if (next > pc->done + GANTRY_STEPS)
+			break;
+		pc->posted = next;
+		*worked = 1;
+	}
+}
+
+/* Where the result of the receiving end's next step goes. AGAIN: there is no room, or it is not known yet. */
+static gantry_result place_result(struct collnet *n, struct collnet_step *s, char **ret_to)
+{
+	struct gantry_proxy_conn *pc = n->recv->pc;
+	const struct gantry_proxy_op *op;
+	uint64_t size;
+
+	while (pc->posted < pc->end && !(op = gantry_proxy_op_of(pc, pc->posted)))
+		pc->posted++; /* a gap left by aligning */
+	if (pc->posted >= pc->end || pc->posted + op->slice_steps > pc->done + GANTRY_STEPS)
+		return GANTRY_AGAIN;
+	s->mode = GANTRY_MODE_NORMAL;
+	s->place = 0;
+	*ret_to = ring_of(n->recv, pc->posted);
+	if (!op->ptr)
+		return GANTRY_OK;
+	if (!gantry_proxy_offered_as(pc, pc->posted, &s->mode, &size, &s->place))
+		return GANTRY_AGAIN;
+	if (s->mode == GANTRY_MODE_PTR)
+		*ret_to = (char *)(uintptr_t)s->place;
+	return GANTRY_OK;
+}
+
+static gantry_result reduce(struct collnet *n, const struct gantry_proxy_op *op, char *from, char *to, uint64_t size,
+			    void **ret_request)
+{
+	const struct gantry_collnet_reduction q = {.send = from,
+						   .recv = to,
+						   .send_mr = n->send_mr,
+						   .recv_mr = n->recv_mr,
+						   .count = size / reducer_type_bytes(op->type),
+						   .type = op->type,
+						   .op = gantry_collnet_reduction_of(op->op)};
+	struct reducer_request *request = NULL;
+
+	if (n->plugin)
+		return gantry_collnet_plugin_all_reduce(n->plugin, &q, ret_request);
+	TRY_NOW(reducer_all_reduce(n->comm, from, to, q.count, q.type, q.op, &request));
+	*ret_request = request;
+	return GANTRY_OK;
+}
+
+/* Posts what kernels have filled. */
+static gantry_result transmit(struct collnet *n, int *worked)
+{
+	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
+
+	while (pc->moved < pc->posted) {
+		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->moved);
+		struct collnet_step *s = &n->steps[pc->moved % GANTRY_STEPS];
+		uint64_t place;
+		uint32_t mode;
+		char *from, *to = NULL;
+
+		if (!op) {
+			pc->moved++;
+			continue;
+		}
+		if (!gantry_proxy_posted(pc, pc->moved, &mode, &s->size, &place)) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			break;
+		}
+		if (place_result(n, s, &to) != GANTRY_OK) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
+			break;
+		}
+		if (pc->moved != back->posted)
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "step %llu of the network is answered by step %llu",
+				 (unsigned long long)pc->moved, (unsigned long long)back->posted);
+		from = mode == GANTRY_MODE_PTR ? (char *)(uintptr_t)place : ring_of(n->send, pc->moved);
+		TRY_NOW(reduce(n, op, from, to, s->size, &s->request));
+		if (!s->request) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
+			break;
+		}
+		pc->moved += op->slice_steps;
+		back->posted += op->slice_steps;
+		*worked = 1;
+	}
+	return GANTRY_OK;
+}
+
+/* Reductions that are done: the slot is free again, and the result is there. */
+static gantry_result complete(struct collnet *n, int *worked)
+{
+	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
+
+	while (pc->done < pc->moved) {
+		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->done);
+		struct collnet_step *s = &n->steps[pc->done % GANTRY_STEPS];
+		uint64_t step = pc->done;
+		int done = 0;
+
+		if (!op) {
+			pc->done++;
+			continue;
+		}
+		TRY_NOW(n->plugin ? gantry_collnet_plugin_test(n->plugin, s->request, &done)
+				  : reducer_test(s->request, &done, NULL));
+		if (!done) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
+			gantry_proxy_waits(back, GANTRY_WAIT_PEER);
+			break;
+		}
+		s->request = NULL;
+		back->moved = back->flushed = pc->done = step + op->slice_steps;
+		gantry_proxy_publish(back, step, s->mode, s->size, s->place);
+		gantry_proxy_done(pc, pc->done);
+		*worked = 1;
+	}
+	return GANTRY_OK;
+}
+
+static void count_consumed(struct gantry_proxy_conn *pc, int *worked)
+{
+	uint64_t head = gantry_proxy_consumed(pc);
+
+	while (pc->done < pc->flushed) {
+		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->done);
+		uint64_t next = pc->done + (op ? op->slice_steps : 1);
+
+		if (op && head < next) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			break;
+		}
+		pc->done = next;
+		*worked = 1;
+	}
+}
+
+static gantry_result progress(struct gantry_proxy_conn *pc, int *ret_worked)
+{
+	struct collnet *n = ((struct collnet_resources *)pc->resources)->net;
+	gantry_result r = GANTRY_OK;
+	int lost;
+
+	if (!pc->send) {
+		count_consumed(pc, ret_worked);
+		return GANTRY_OK;
+	}
+	offer(pc, ret_worked);
+	TRY(transmit(n, ret_worked));
+	TRY(complete(n, ret_worked));
+out:
+	if (r != GANTRY_OK) {
+		lost = n->plugin ? -1 : reducer_lost(n->comm);
+		pc->blames = lost < 0 ? -1 : 1 + n->ranks[lost];
+	}
+	return r;
 }
 
 static const struct gantry_transport_side side = {
 	.struct_size = sizeof(struct gantry_transport_side),
 	.setup = setup,
 	.connect = connect_end,
-	.free = gantry_transport_unsupported_free,
-	.proxy_setup = gantry_transport_unsupported_connector,
-	.proxy_connect = gantry_transport_unsupported_connector,
-	.proxy_progress = gantry_transport_unsupported_progress,
+	.free = gantry_transport_unsupported_free, /* all of it is the proxy's */
+	.proxy_setup = proxy_setup,
+	.proxy_connect = proxy_connect,
+	.proxy_progress = progress,
 	.proxy_register = gantry_transport_unsupported_register,
 	.proxy_deregister = gantry_transport_unsupported_deregister,
-	.proxy_free = gantry_transport_unsupported_free,
+	.proxy_free = proxy_free,
 };
 
 const struct gantry_transport gantry_transport_collnet = {

@@ -230,8 +230,12 @@ static gantry_result proxy_connect(struct gantry_connector *c)
 	struct net_conn *nc = c->resources;
 	struct gantry_net *net = nc->link->context->net;
 
-	if (c->send && nc->link->shared)
+	if (c->send && nc->link->tagged) {
 		TRY_NOW(net->ops->hold(net, nc->link->comm, NET_TAG_GATED + c->channel));
+		TRY_NOW(net->ops->hasten(net, nc->link->comm, NET_TAG_EAGER + c->channel, 0));
+		if (!nc->link->shared)
+			TRY_NOW(net->ops->hasten(net, nc->link->comm, c->channel, 1));
+	}
 	if (nc->link->nsubs <= c->channel)
 		nc->link->nsubs = c->channel + 1;
 	nc->link->subs[c->channel] = c->proxy;

@@ -114,6 +114,7 @@ static gantry_result context_start(struct net_context *x, const struct gantry_ne
 	gantry_result r;
 
 	TRY_NOW(x->net->ops->init(x->net, x->comm_id, config, &x->ctx));
+	x->loader = loader;
 	r = pick_device(x);
 	x->listen_dev = x->dev;
 	if (r == GANTRY_OK)
@@ -176,7 +177,7 @@ static gantry_result start_network(struct net_context *x, const struct gantry_ne
 	return r;
 }
 
-static gantry_result context_get(const struct gantry_connector *c, struct net_context **ret_context)
+gantry_result net_context_get(const struct gantry_connector *c, struct net_context **ret_context)
 {
 	gantry_result r = GANTRY_OK;
 	struct net_context *x = NULL;
@@ -226,7 +227,7 @@ out:
 	return r;
 }
 
-static void context_put(struct net_context *x)
+void net_context_put(struct net_context *x)
 {
 	if (!x)
 		return;
@@ -261,11 +262,11 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	l->send = c->send;
 	l->dev = -1;
 	l->device = c->device;
-	TRY(context_get(c, &l->context));
+	TRY(net_context_get(c, &l->context));
 	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. With
 	 * UNPACK receives have one buffer each, and lists in posting order. */
-	l->shared = l->context->net == gantry_net_tcp() && !l->context->unpack && l->context->props.max_recvs > 1 &&
-		    c->nchannels > 1;
+	l->tagged = l->context->net == gantry_net_tcp() && !l->context->unpack;
+	l->shared = l->tagged && l->context->props.max_recvs > 1 && c->nchannels > 1;
 	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
 	*ret_link = l;
@@ -365,7 +366,7 @@ static void destroy(struct net_link *l)
 		free(nc->stage);
 		free(nc);
 	}
-	context_put(l->context);
+	net_context_put(l->context);
 	free(l);
 }
 

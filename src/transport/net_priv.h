@@ -47,9 +47,10 @@ struct net_context {
 	struct gantry_list node; /* of all of the process */
 	int refs;
 	uint64_t comm_id;
-	int standing;		      /* as a connector has it */
-	struct gantry_device *device; /* borrowed */
-	struct gantry_net *net;	      /* borrowed */
+	int standing;			    /* as a connector has it */
+	struct gantry_device *device;	    /* borrowed */
+	struct gantry_net *net;		    /* borrowed */
+	const struct gantry_loader *loader; /* of the network, borrowed; NULL: Gantry's own */
 	void *ctx;
 	int dev, listen_dev; /* the best one, and the rails together if there are several */
 	struct net_rail rails[GANTRY_NET_MAX_RAILS];
@@ -83,7 +84,7 @@ struct net_link {
 	struct gantry_list node; /* of all links of the process */
 	int refs;		 /* under the lock of all links */
 	uint64_t comm_id;
-	int me, peer, send, shared;
+	int me, peer, send, shared, tagged;
 	int channels, nchannels;      /* of the communicator, and of those on this link */
 	struct gantry_device *device; /* borrowed */
 	struct net_context *context;  /* counted */
@@ -161,6 +162,9 @@ void net_rails_describe(const struct net_context *x, struct net_info *info);
 /* The device by which to connect to a peer, and of how many NICs it is. is_here: the peer has the same interfaces. */
 gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev,
 			       int *ret_rails);
+/* The context of a communicator's connectors that are alike: counted. NULL is fine. */
+gantry_result net_context_get(const struct gantry_connector *c, struct net_context **ret_context);
+void net_context_put(struct net_context *x);
 gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link);
 /* What the peer has to know of a link; a receiving end listens from here on. max_step: of this end. */
 gantry_result net_link_describe(const struct gantry_connector *c, struct net_link *l, uint64_t max_step,

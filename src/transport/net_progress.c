@@ -15,6 +15,7 @@
 #include "base/param.h"
 #include "device/dev.h"
 #include "proxy/proxy.h"
+#include "transport/direct.h"
 #include "transport/net_priv.h"
 
 /*
@@ -23,14 +24,16 @@
  * ahead could fill it and keep out the message that another channel's kernel waits for, or that a grouped receive of
  * both does. Therefore an operation takes an eager tag only if such operations of all channels fit in the window
  * together. (In a collective those of later calls are behind them, those of earlier calls have been received.) Others
- * take a tag whose messages wait for their receive.
+ * take a tag whose messages wait for their receive. Send and recv have one tag for all sizes where channels share
+ * nothing: ends that disagree about the size are told so.
  */
 static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
 {
-	if (!l->shared)
+	const uint64_t most = NET_EAGER_MOST / (uint64_t)l->nchannels;
+
+	if (!l->tagged || (op->exact && !l->shared))
 		return channel;
-	if (op->nsteps * op->step_bytes > NET_EAGER_MOST / (uint64_t)l->nchannels &&
-	    (!op->exact || op->bytes > NET_EAGER_MOST / (uint64_t)l->nchannels))
+	if (op->nsteps * op->step_bytes > most && (!op->exact || op->bytes > most))
 		return NET_TAG_GATED + channel;
 	return op->exact ? channel : NET_TAG_EAGER + channel;
 }
@@ -561,4 +564,50 @@ gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 	TRY_NOW(offer(pc, nc, ret_worked));
 	TRY_NOW(transmit(pc, nc, ret_worked));
 	return complete_sends(pc, nc, ret_worked);
+}
+
+/* ---- messages in the place of steps (transport/direct.h) ---- */
+
+_Static_assert((int)GANTRY_DIRECT_BYTES <= (int)GANTRY_STEPS * (int)NET_STAGE_STEP, "messages lie in the stage");
+
+/* Memory of any kind, and the tag of messages that do not wait for their receive. */
+uint64_t gantry_direct_room(const struct gantry_connector *c)
+{
+	const struct net_conn *nc = c->resources;
+
+	if (!c->proxy || c->transport != &gantry_transport_net || !c->any_memory || nc->link->context->unpack)
+		return 0;
+	return NET_EAGER_MOST / (uint64_t)nc->link->nchannels;
+}
+
+char *gantry_direct_memory(const struct gantry_proxy_conn *pc)
+{
+	const struct net_conn *nc = pc->resources;
+
+	return nc->stage;
+}
+
+gantry_result gantry_direct_post(struct gantry_proxy_conn *pc, uint32_t i, void *data, size_t bytes)
+{
+	struct net_conn *nc = pc->resources;
+	struct net_link *l = nc->link;
+	struct gantry_net *net = l->context->net;
+	struct net_step *s = &nc->steps[i];
+	void *mr = NULL;
+	int tag = (l->tagged ? NET_TAG_EAGER : 0) + nc->channel; /* as tag_of has it */
+
+	s->request = NULL;
+	if (pc->send)
+		TRY_NOW(net->ops->isend(net, l->comm, data, bytes, tag, mr, &s->request));
+	else
+		TRY_NOW(net->ops->irecv(net, l->comm, 1, &data, &bytes, &tag, &mr, &s->request));
+	return s->request ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+gantry_result gantry_direct_test(struct gantry_proxy_conn *pc, uint32_t i, int *ret_done, int *ret_bytes)
+{
+	struct net_conn *nc = pc->resources;
+	struct gantry_net *net = nc->link->context->net;
+
+	return net->ops->test(net, nc->steps[i].request, ret_done, ret_bytes);
 }

@@ -203,7 +203,8 @@ GANTRY_API gantry_result gantry_notified(struct gantry_comm *comm, int peer, voi
 /* -1 and 0 of a non-blocking split until it has asked the others. */
 GANTRY_API int gantry_comm_rank(const struct gantry_comm *comm);
 GANTRY_API int gantry_comm_size(const struct gantry_comm *comm);
-/* Which transport carries data to or from a peer: "shm", ...; "" before the first transfer. */
+/* Which transport carries data to or from a peer: "shm", ...; "" before the first transfer. Of the rank itself: "collnet"
+ * if it sends to reducers for its host, else "". */
 GANTRY_API const char *gantry_comm_transport(const struct gantry_comm *comm, int peer);
 
 /*

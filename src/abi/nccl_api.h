@@ -115,6 +115,15 @@ NCCL_ABI_OFFSET(ncclCommProperties_t, railedGinType, 48);
 
 /* What is only refused is never looked into. */
 typedef struct ncclCollConfig ncclCollConfig_t;
+
+/* Since 2.32. */
+typedef struct {
+	size_t size;
+	unsigned magic, version;
+	int mode;	 /* 0: none, 1: a pre-shared key */
+	const char *psk; /* a text of at least 32 bytes */
+} ncclEncryptionConfig_t;
+NCCL_ABI_SIZE(ncclEncryptionConfig_t, 32);
 typedef struct ncclDevComm ncclDevComm_t;
 typedef struct ncclDevCommRequirements ncclDevCommRequirements_t;
 typedef struct ncclDevResourceRequirements ncclDevResourceRequirements_t;

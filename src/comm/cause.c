@@ -50,7 +50,7 @@ int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer)
 
 static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
 {
-	return comm->ctl && rank >= 0 && rank < comm->nranks && rank != comm->rank &&
+	return comm->ctl && rank < comm->nranks && rank != comm->rank &&
 	       (r == GANTRY_ERR_PEER_CLOSED || r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_REFUSED);
 }
 
@@ -128,7 +128,7 @@ int comm_cause_look(struct gantry_comm *comm)
 	/* Whoever tells: the hub may go, with what this rank waits for, before the one that it suspects says a word. */
 	if (!over(comm))
 		r = gantry_ctl_try_recv_any(comm->ctl, why_tag, &why, sizeof(why));
-	if (r == GANTRY_AGAIN && !over(comm))
+	if (r == GANTRY_AGAIN && !over(comm) && comm->cause.rank >= 0)
 		r = gantry_ctl_try_recv(comm->ctl, comm->cause.rank, why_tag, &why, sizeof(why));
 	if (r == GANTRY_AGAIN && !over(comm) && gantry_now_ns() < comm->cause.until)
 		return 1;

@@ -135,8 +135,12 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	l->step_bytes[GANTRY_PROTO_LL128] = whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? 15360 : 0;
 	find_links(comm, l);
 	l->crowd = find_crowd(comm);
+	l->network = comm->coll.collnet;
+	l->reducers = *gantry_params()->reducers != 0;
+	TRY_NOW(comm_collnet_init(comm));
 	comm->help.crowded = l->crowd > COLL_CROWD;
 	coll_model_init(&comm->coll.topo, l, &comm->coll.model);
+	comm->coll.model.no_network = *comm->coll.no_network ? comm->coll.no_network : NULL;
 	return GANTRY_OK;
 }
 
@@ -217,7 +221,8 @@ size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret)
 		if (call->plan->channels[ch].dev)
 			continue;
 		for (uint32_t i = 0; i < plan->npeers; i++) {
-			if (!is_first(plan, i))
+			/* The network, which stands for the rank itself, is connected already. */
+			if (!is_first(plan, i) || plan->peers[i].rank == call->comm->rank)
 				continue;
 			if (ret)
 				ret[n] = (struct comm_call){.comm = call->comm,
@@ -340,6 +345,8 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 		op->nsteps = steps;
 		op->slice_steps = c->slice_steps;
 		op->chunk_steps = c->chunk_steps;
+		op->type = c->type;
+		op->op = c->op;
 		op->proto = c->proto;
 		op->ptr = cc->c.conn.flags & GANTRY_CONN_POINTS && (cc->c.send ? lent : c->ptr & GANTRY_COLL_PTR_OUT);
 		op->exact = 0;
@@ -434,6 +441,8 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	count_paths(call, &shares[0]);
 	for (uint32_t ch = 0; w->times_host && ch < channels; ch++)
 		comm_times_coll(comm, &w->times_host[ch], ch);
+	if (channels == 1 && comm_small_takes(call, w, &shares[0]))
+		return comm_small_launch(call, w, &shares[0]);
 	TRY_NOW(append_ops(call, w, shares, &launch.drives));
 	launch.lanes = lanes_for(call);
 	if (channels == 1 && !w->captured)
@@ -514,6 +523,7 @@ static gantry_result plan_call(struct comm_call *call)
 	call->bytes = bytes;
 	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
 		bytes *= (uint64_t)comm->nranks;
+	comm->coll.model.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, call->type, call->op);
 	TRY_NOW(coll_choose(&comm->coll.model, kind, bytes, &call->choice));
 	TRY_NOW(find_plan(comm, call->choice.algo, kind, call->peer, &call->plan));
 	return make_plans(comm, call->plan, call->choice.channels);
@@ -621,6 +631,7 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 	if (!comm || !what || !f || !coll_type_bytes((unsigned)type))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: no communicator, name, type or file");
 	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
+	comm->coll.model.refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM);
 	explain_order(comm, f);
 	for (int kind = 0; kind < COLL_KINDS; kind++) {
 		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)

@@ -187,6 +187,8 @@ static gantry_result collect_settings(const struct gantry_comm *comm, int channe
 				 AGREE_MAX);
 		if (strcmp(p.env, "GANTRY_CHANNELS") == 0)
 			snprintf(p.value, sizeof(p.value), "%d", channels);
+		if (strcmp(p.env, "GANTRY_COLLNET") == 0 && comm->coll.collnet)
+			snprintf(p.value, sizeof(p.value), "on by GANTRY_TRANSPORT");
 		put_setting(s, n, strcmp(p.env, "GANTRY_TRANSPORT") == 0 ? comm->transport : p.value);
 		names[n++] = p.env;
 	}
@@ -470,6 +472,7 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	comm->life.name = strdup(config->name ? config->name : "");
 	if (!comm->transport || !comm->life.name)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
+	comm->coll.collnet = comm_collnet_take(comm->transport);
 	TRY(make_words(comm));
 	*ret_comm = comm;
 	comm = NULL;
@@ -494,6 +497,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error,
 						  .abort = comm->abort_host,
 						  .ctx = comm,
+						  .held = &comm->coll.held,
 						  .any_thread = comm->device->kind == GANTRY_DEVICE_HOST};
 
 	store_relaxed(&comm->id, gantry_ctl_comm_id(&comm->life.unique));

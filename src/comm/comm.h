@@ -7,6 +7,8 @@
  *   peer.c     connections: made lazily, all channels of a peer at once
  *   enqueue.c  gantry_send, gantry_recv; groups; argument memory of launches, launching
  *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
+ *   collnet.c  reducers: which ranks send to them, and whether all can
+ *   small.c    small collectives, done by the thread that runs the stream
  *   note.c     what collectives are, for reports
  *   memory.c   registered buffers
  *   window.c   one-sided: windows, and how this rank reaches those of the others
@@ -50,7 +52,8 @@ struct comm_conn {
 	struct gantry_conn *dev; /* the device's copy of c.conn */
 	uint64_t turns;		 /* transfers planned so far */
 	enum comm_stage stage;
-	uint32_t id; /* for the trace */
+	uint32_t id;		 /* for the trace */
+	uint8_t messages, taken; /* of a call that small.c does: posted so far, and received */
 };
 
 struct comm_peer {
@@ -135,6 +138,7 @@ struct comm_op {
 enum comm_path {
 	COMM_PATH_SLICES = COLL_ALGOS, /* slices of more than one step */
 	COMM_PATH_CHUNKS,	       /* chunks of more than one slice */
+	COMM_PATH_CALLER,	       /* small.c */
 	COMM_PATHS_OF_COMM,
 	/* What the transport net of the process did: struct gantry_net_counts. */
 	COMM_PATH_POOL = COMM_PATHS_OF_COMM,
@@ -161,8 +165,13 @@ struct comm_coll {
 	struct gantry_list plans, ops;
 	uint64_t calls;	   /* collectives so far; the same on all ranks */
 	uint32_t exchange; /* lower half of the number of the one that sends and receives are now made for; 0: none */
+	uint32_t held;	   /* small.c's: a call uses the connections without the proxy; atomic, release */
 	struct comm_note notes[COMM_NOTES]; /* by number */
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
+	int collnet;			    /* the transport of that name is asked for */
+	uint64_t takes;			    /* collnet.c: types and operations that the network has */
+	int told;			    /* the same: that it does not have one */
+	char no_network[256];		    /* collnet.c: why there are no reducers though they were asked for; "" */
 	void *word;			    /* the barrier's, device memory */
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };
@@ -304,6 +313,11 @@ struct comm_plan {
 	enum coll_algo_id algo;
 	enum coll_kind kind;
 	int root;
+	struct { /* channel 0, small.c */
+		bool known;
+		uint32_t messages; /* by one connection, at most */
+		uint64_t room;	   /* bytes that a connection may carry; 0: not this way */
+	} small;
 	struct {
 		struct coll_plan *plan; /* NULL: not made */
 		void *dev;		/* steps, then the table; NULL: its connections are not known to be made */
@@ -345,6 +359,15 @@ struct comm_call {
 /* Makes the connections that the calls need, of all communicators among them at the same time. */
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
+/* The parts of it for ends that are made in another way (collnet.c): before and after the transport has connected. */
+gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel);
+gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc);
+void comm_peer_free(struct gantry_comm *comm, int peer);
+
+/* collnet.c: connects reducers, if they are asked for, before the cost model is made. All ranks answer alike. */
+gantry_result comm_collnet_init(struct gantry_comm *comm);
+/* Takes collnet out of a list of transports, which is of ways from rank to rank: 1: it was there. */
+int comm_collnet_take(char *transports);
 
 /* Whether all connections that the calls need are made. */
 int comm_connected(const struct comm_call *calls, size_t n);
@@ -366,7 +389,12 @@ void comm_coll_free(struct gantry_comm *comm);
 /* The connections that a call needs if it is a collective whose connections are not known to be made, as transfers:
  * answers how many. ret: NULL, or room for all of them. */
 size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret);
+/* collnet.c: the network takes the type and operation, if there is one. */
+bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op);
 gantry_result comm_coll_enqueue(const struct comm_call *call);
+/* small.c: whether a call with this one share is done by the thread that runs the stream; then launches that. */
+int comm_small_takes(const struct comm_call *call, const struct comm_work *w, const struct gantry_coll *share);
+gantry_result comm_small_launch(const struct comm_call *call, struct comm_work *w, const struct gantry_coll *share);
 
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);

@@ -93,8 +93,8 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 	if (hub_awaits(comm_id, buf, len))
 		goto out;
 	gantry_list_each_entry (m, &ctl_service.members, const struct gantry_ctl, node) {
-		if (m->id.comm_id == comm_id && m->step < STEP_WAITING)
-			snprintf(buf, len, "%s: %s", m->hub, *m->cause ? m->cause : "no answer yet");
+		if (m->id.comm_id == comm_id && m->step == STEP_JOINING)
+			snprintf(buf, len, "%s: %s", m->hub, *m->dial.cause ? m->dial.cause : "no answer yet");
 	}
 out:
 	inet_loop_unlock();
@@ -217,7 +217,7 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a membership");
 	m->config = *config;
 	m->config.id = NULL;
-	m->dial.fd = -1;
+	m->dial.source.fd = -1;
 	gantry_list_init(&m->node);
 	gantry_list_init(&m->calls);
 	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
@@ -231,10 +231,12 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 	return GANTRY_OK;
 }
 
-void ctl_member_free(struct gantry_ctl *m)
+/* UNCHECKED: nobody else knows it any more. */
+void ctl_member_free(struct gantry_ctl *m) UNCHECKED
 {
 	if (!m)
 		return;
+	inet_handshake_end(&m->dial.shake);
 	for (int i = 0; i < m->config.nranks && m->peers; i++) {
 		gantry_list_each_entry_safe (msg, &m->peers[i].inbox, struct ctl_message, node)
 			free(msg);

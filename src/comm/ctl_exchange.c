@@ -127,7 +127,8 @@ static void send_block(struct gantry_ctl *m) REQUIRES(loop_mu)
 	struct ctl_buf *b;
 
 	h.size = (uint32_t)ctl_bruck_size(&x->bruck, round);
-	if (ctl_conn_make(inet_source_release(&x->dial), receiver_addr(x), &sending_ops, m, &x->conn) != GANTRY_OK) {
+	if (ctl_conn_make(inet_source_release(&x->dial), &x->shake.seals, receiver_addr(x), &sending_ops, m,
+			  &x->conn) != GANTRY_OK) {
 		give_up(m, GANTRY_ERR_NOMEM, "%s", gantry_last_error());
 		return;
 	}
@@ -162,13 +163,13 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		&(struct ctl_exchange_hello){
 			.comm_id = m->id.comm_id, .number = x->number, .from = m->config.rank, .to = receiver(m)},
 		out);
+	inet_handshake_end(&x->shake); /* of an attempt before */
 	if (inet_handshake_start_client(&x->shake, &exchange_service.protocol, &m->key, out, sizeof(out)) !=
 	    GANTRY_OK) {
 		give_up(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 		return;
 	}
 	x->step = EXCHANGE_SHAKING; /* until the receiver is in the allgather: the hub knows how long that may take */
-	inet_source_set(&x->dial, EPOLLIN);
 }
 
 static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
@@ -194,6 +195,7 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	if (x->step != EXCHANGE_SHAKING)
 		return;
 	event = inet_handshake_move(&x->shake, s->fd);
+	inet_source_set(s, inet_handshake_events(&x->shake));
 	if (event == INET_FAILED) {
 		shake_failed(m);
 	} else if (event == INET_DONE) {
@@ -306,7 +308,9 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 	struct ctl_exchange *x;
 	struct ctl_conn *conn;
 	struct gantry_addr from = c->addr;
+	struct inet_seals seals;
 	uint8_t have;
+	int fd;
 
 	if (!m || ctl_exchange_hello_decode(c->shake.payload, c->shake.payload_size, &h) != GANTRY_OK) {
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this rank has just left");
@@ -318,7 +322,8 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 	have = !x || h.number < x->number || ctl_bruck_has(&x->bruck, h.from);
 	if (!inet_conn_accept(c, &have, sizeof(have)))
 		return;
-	if (ctl_conn_make(inet_conn_take(c), &from, &receiving_ops, m, &conn) != GANTRY_OK)
+	fd = inet_conn_take(c, &seals);
+	if (ctl_conn_make(fd, &seals, &from, &receiving_ops, m, &conn) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	if (have)
 		ctl_conn_finish(conn, LINGER_NS);
@@ -396,6 +401,7 @@ void ctl_exchange_end(struct gantry_ctl *m)
 	ctl_conn_close(x->conn);
 	close_received(m);
 	m->direct.exchange = NULL;
+	inet_handshake_end(&x->shake);
 	free(x);
 }
 

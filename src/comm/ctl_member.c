@@ -5,6 +5,10 @@
  * Joining: what may pass (nothing listens there yet, a network that comes up, a hub that was crowded by strangers) is
  * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass, and what the hub refuses,
  * ends it at once.
+ *
+ * Dialling again, where the connection outlives its sockets: after its socket broke, or beside it when nothing was heard for a
+ * quarter of the deadline, because something on the way may have forgotten the connection. A hub that does not know the
+ * rank any more, and an address at which nothing listens, are the end; anything else is tried until the hub counts as silent.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl_member.h"
@@ -19,6 +23,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "comm/hub.h"
 #include "inet/sock.h"
@@ -26,6 +31,9 @@
 static const uint64_t linger_ns = 2000000000;
 enum { TRIPS = 5, INBOX_MAX = 256 << 20 };
 enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
+enum { STALLS = 4, ATTEMPTS = 8, ATTEMPT_MIN_MS = 100 }; /* in GANTRY_TIMEOUT, dialling again */
+
+static void redial(struct gantry_ctl *m) REQUIRES(loop_mu);
 
 /*
  * ---- callbacks into the user's code ----
@@ -69,6 +77,8 @@ static void callback_lost(struct gantry_ctl *m, int rank, gantry_result why, con
 {
 	const struct ctl_head h = {.kind = CTL_LOST, .from = rank, .result = why};
 
+	if (m->leaving)
+		return;
 	LOG_INFO(COMM, "rank %d: lost %s", m->config.rank, text);
 	if (m->config.on_lost)
 		queue_callback(m, &h, text, strlen(text) + 1);
@@ -176,7 +186,8 @@ static void member_over(struct gantry_ctl *m, gantry_result why, const char *fmt
 	va_list ap;
 
 	m->step = STEP_OVER;
-	inet_source_close(&m->dial);
+	m->dial.step = DIAL_IDLE;
+	inet_source_close(&m->dial.source);
 	ctl_conn_close(m->conn);
 	m->conn = NULL;
 	if (m->over == GANTRY_OK) {
@@ -379,13 +390,12 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
-	const struct ctl_head life = {.kind = CTL_LIFE, .from = m->config.rank, .to = -1};
 	char text[CTL_TEXT_MAX];
 	int right = 1;
 
 	switch (h->kind) {
 	case CTL_LIFE:
-		ctl_conn_send(c, &life, NULL);
+		ctl_conn_send_life(c);
 		break;
 	case CTL_TIME:
 		on_time(m, h, body);
@@ -420,15 +430,40 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) 
 	hub_gone(c->owner, why, cause, 0);
 }
 
-static const struct ctl_conn_ops member_ops = {.frame = on_frame, .broken = on_broken};
+static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = c->owner;
+
+	LOG_INFO(COMM, "rank %d: the connection to the hub at %s broke (%s), dialling again", m->config.rank, m->hub,
+		 cause);
+	snprintf(m->dial.cause, sizeof(m->dial.cause), "%s", cause);
+	redial(m);
+}
+
+static const struct ctl_conn_ops member_ops = {.frame = on_frame, .broken = on_broken, .cut = on_cut};
+
+/* Where it is dialled now. */
+static const struct gantry_addr *candidate(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	return &m->addrs[(m->dial.way + m->dial.tries) % (uint32_t)m->naddrs];
+}
+
+static void dial_done(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	m->dial.step = DIAL_IDLE;
+	m->dial.way = (m->dial.way + m->dial.tries) % (uint32_t)m->naddrs;
+	m->dial.tries = 0;
+}
 
 /* The hub has accepted us. Takes the descriptor. */
 static gantry_result member_accepted(struct gantry_ctl *m, int fd, const struct ctl_accepted *a) REQUIRES(loop_mu)
 {
-	gantry_result r = ctl_conn_make(fd, &m->addrs[m->tries % (uint32_t)m->naddrs], &member_ops, m, &m->conn);
+	gantry_result r = ctl_conn_make(fd, &m->dial.shake.seals, candidate(m), &member_ops, m, &m->conn);
 
 	if (r != GANTRY_OK)
 		return r;
+	dial_done(m);
+	m->conn->session.on = a->resumes;
 	m->conn->in.max_gathered = (uint32_t)m->config.nranks * GANTRY_CTL_MESSAGE_MAX;
 	m->step = STEP_WAITING;
 	m->best_trip = UINT64_MAX;
@@ -443,34 +478,60 @@ static gantry_result member_accepted(struct gantry_ctl *m, int fd, const struct 
 	return GANTRY_OK;
 }
 
-/* ---- joining ---- */
+/* ---- dialling, to join and again ---- */
+
+static void redial(struct gantry_ctl *m)
+{
+	if (m->dial.step != DIAL_IDLE)
+		return;
+	m->dial.step = DIAL_PAUSE;
+	m->dial.retry_at = inet_loop.now;
+	m->dial.refused_since = 0;
+	ctl_service_due(m->dial.retry_at);
+}
 
 static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
 	uint32_t more;
 
-	m->retry_at = inet_retry_at(inet_loop.now, m->tries);
-	ctl_service_due(m->retry_at);
-	if (cause != m->cause)
-		snprintf(m->cause, sizeof(m->cause), "%s", cause);
-	m->tries++;
-	m->step = STEP_PAUSE;
-	inet_source_close(&m->dial);
-	if (m->tries > 6 && gantry_ratelimit_pass(&limit, &more))
-		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub, m->cause);
+	m->dial.retry_at = inet_retry_at(inet_loop.now, m->dial.tries);
+	ctl_service_due(m->dial.retry_at);
+	if (cause != m->dial.cause)
+		snprintf(m->dial.cause, sizeof(m->dial.cause), "%s", cause);
+	m->dial.tries++;
+	m->dial.step = DIAL_PAUSE;
+	inet_source_close(&m->dial.source);
+	if (m->dial.tries > 6 && gantry_ratelimit_pass(&limit, &more))
+		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub,
+			 m->dial.cause);
 }
 
 static void attempt_failed(struct gantry_ctl *m, int e) REQUIRES(loop_mu)
 {
 	enum sock_errno_class class = sock_errno_class(e);
 
-	snprintf(m->cause, sizeof(m->cause), "%s (%s)", strerror(e), sock_errno_hint(e));
-	if (class == SOCK_RETRY || (class == SOCK_FATAL && m->naddrs > 1)) /* another interface may lead there */
-		retry_later(m, m->cause);
+	snprintf(m->dial.cause, sizeof(m->dial.cause), "%s (%s)", strerror(e), sock_errno_hint(e));
+	if (m->conn && ctl_refused(&m->dial.refused_since, e, m->timeout))
+		hub_gone(m, GANTRY_ERR_PEER_LOST,
+			 "the connection broke, and nothing listens there any more: its process ended", 0);
+	else if (m->conn)
+		retry_later(m, m->dial.cause);
+	else if (class == SOCK_RETRY || (class == SOCK_FATAL && m->naddrs > 1)) /* another interface may lead there */
+		retry_later(m, m->dial.cause);
 	else
 		member_over(m, class == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE,
-			    "rank %d: connect to the hub at %s: %s", m->config.rank, m->hub, m->cause);
+			    "rank %d: connect to the hub at %s: %s", m->config.rank, m->hub, m->dial.cause);
+}
+
+/* For one attempt. Dialling again there must be time for several. */
+static uint64_t attempt_ns(const struct gantry_ctl *m, uint64_t most_ms) REQUIRES(loop_mu)
+{
+	uint64_t some = m->timeout / ATTEMPTS;
+
+	if (some < (uint64_t)ATTEMPT_MIN_MS * MS)
+		some = (uint64_t)ATTEMPT_MIN_MS * MS;
+	return m->conn && some < most_ms * MS ? some : most_ms * MS;
 }
 
 static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -485,37 +546,83 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		.timeout_ms = (uint32_t)(m->timeout / MS),
 		.wait_ms = (uint32_t)(wait / MS),
 		.addr = m->direct.addr,
+		.resume = inet_resume_says(),
+		.generation = m->conn ? ++m->dial.generation : 0,
+		.host = gantry_host_id(),
+		.received = m->conn ? m->conn->session.received : 0,
 	};
 
 	ctl_hello_encode(&h, out);
-	if (inet_handshake_start_client(&m->shake, &hub_service.protocol, &m->key, out, sizeof(out)) != GANTRY_OK) {
-		member_over(m, GANTRY_ERR_SYSTEM, "rank %d: %s", m->config.rank, gantry_last_error());
+	inet_handshake_end(&m->dial.shake); /* of an attempt before */
+	if (inet_handshake_start_client(&m->dial.shake, &hub_service.protocol, &m->key, out, sizeof(out)) !=
+	    GANTRY_OK) {
+		if (m->conn)
+			retry_later(m, gantry_last_error());
+		else
+			member_over(m, GANTRY_ERR_SYSTEM, "rank %d: %s", m->config.rank, gantry_last_error());
 		return;
 	}
-	m->step = STEP_SHAKING;
-	m->attempt_by = inet_loop.now + (uint64_t)ATTEMPT_MS * MS;
-	ctl_service_due(m->attempt_by);
-	inet_source_set(&m->dial, EPOLLIN);
+	m->dial.step = DIAL_SHAKING;
+	m->dial.attempt_by = inet_loop.now + attempt_ns(m, ATTEMPT_MS);
+	ctl_service_due(m->dial.attempt_by);
+}
+
+/* The hub has the new socket. If it says that nothing outlives sockets any more, it is about to tell why. */
+static void resume(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu)
+{
+	struct ctl_conn *c = m->conn;
+	uint64_t received = a->resumes ? a->received : c->session.acked;
+
+	if (!ctl_conn_counts(c, received) || a->first > c->session.received) {
+		hub_gone(m, GANTRY_ERR_PROTOCOL, "it counts other frames than were sent", 0);
+		return;
+	}
+	if (ctl_conn_resume(c, inet_source_release(&m->dial.source), &m->dial.shake.seals, candidate(m), received,
+			    a->first) != GANTRY_OK) {
+		retry_later(m, gantry_last_error());
+		return;
+	}
+	c->session.on = a->resumes;
+	dial_done(m);
+	LOG_INFO(COMM, "rank %d: back at the hub at %s with socket %u; %llu frames come twice", m->config.rank, m->hub,
+		 m->dial.generation, (unsigned long long)c->session.twice);
 }
 
 static void shake_done(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_accepted a;
 
-	if (ctl_accepted_decode(m->shake.payload, m->shake.payload_size, &a) != GANTRY_OK)
+	if (m->conn && ctl_accepted_decode(m->dial.shake.payload, m->dial.shake.payload_size, &a) == GANTRY_OK)
+		resume(m, &a);
+	else if (m->conn)
+		hub_gone(m, GANTRY_ERR_PROTOCOL, "it does not speak our protocol", 0);
+	else if (ctl_accepted_decode(m->dial.shake.payload, m->dial.shake.payload_size, &a) != GANTRY_OK)
 		member_over(m, GANTRY_ERR_PROTOCOL, "rank %d: the hub at %s does not speak our protocol",
 			    m->config.rank, m->hub);
-	else if (member_accepted(m, inet_source_release(&m->dial), &a) != GANTRY_OK)
+	else if (member_accepted(m, inet_source_release(&m->dial.source), &a) != GANTRY_OK)
 		member_over(m, GANTRY_ERR_NOMEM, "rank %d: %s", m->config.rank, gantry_last_error());
+}
+
+/* Whether another attempt may do better. */
+static bool may_pass(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct inet_handshake *h = &m->dial.shake;
+
+	return h->refused &&
+	       (m->conn ? h->error == GANTRY_ERR_LIMIT : h->error == GANTRY_ERR_REFUSED && m->config.hub_comes);
 }
 
 static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct inet_handshake *h = &m->shake;
+	const struct inet_handshake *h = &m->dial.shake;
 	char cause[128];
 
-	if (h->refused && h->error == GANTRY_ERR_REFUSED && m->config.hub_comes) {
+	if (may_pass(m)) {
 		retry_later(m, h->text);
+		return;
+	}
+	if (!h->broken && m->conn) {
+		hub_gone(m, h->refused && h->error == GANTRY_ERR_REFUSED ? GANTRY_ERR_PEER_LOST : h->error, h->text, 0);
 		return;
 	}
 	if (!h->broken) {
@@ -533,12 +640,12 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
-	struct gantry_ctl *m = gantry_container(s, struct gantry_ctl, dial);
+	struct gantry_ctl *m = gantry_container(s, struct gantry_ctl, dial.source);
 	enum inet_event event;
 	socklen_t len = sizeof(int);
 	int e = 0;
 
-	if (m->step == STEP_CONNECTING) {
+	if (m->dial.step == DIAL_CONNECTING) {
 		if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
 			return;
 		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
@@ -546,14 +653,16 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 			attempt_failed(m, e);
 			return;
 		}
-		m->reached = 1;
+		m->dial.reached = 1;
+		m->dial.refused_since = 0;
 		start_hello(m);
 	}
-	if (inet_loop.parting && m->step == STEP_SHAKING)
+	if (inet_loop.parting && m->dial.step == DIAL_SHAKING)
 		member_over(m, GANTRY_ERR_ABORTED, "rank %d: the process exits", m->config.rank);
-	if (m->step != STEP_SHAKING)
+	if (m->dial.step != DIAL_SHAKING)
 		return;
-	event = inet_handshake_move(&m->shake, s->fd);
+	event = inet_handshake_move(&m->dial.shake, s->fd);
+	inet_source_set(s, inet_handshake_events(&m->dial.shake));
 	if (event == INET_DONE)
 		shake_done(m);
 	else if (event == INET_FAILED)
@@ -562,50 +671,51 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 
 static void start(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct gantry_addr *to = &m->addrs[m->tries % (uint32_t)m->naddrs];
 	int e;
 
-	m->dial = (struct inet_source){.fd = -1, .ready = dial_ready};
-	e = sock_connect(NULL, NULL, to, &m->dial.fd);
-	if (!e && inet_source_add(&m->dial, EPOLLOUT) != GANTRY_OK)
+	m->dial.source = (struct inet_source){.fd = -1, .ready = dial_ready};
+	e = sock_connect(NULL, NULL, candidate(m), &m->dial.source.fd);
+	if (!e && inet_source_add(&m->dial.source, EPOLLOUT) != GANTRY_OK)
 		e = ENOMEM;
 	if (e) {
 		attempt_failed(m, e);
 		return;
 	}
-	m->step = STEP_CONNECTING;
-	m->attempt_by = inet_loop.now + (uint64_t)(m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
-	ctl_service_due(m->attempt_by);
+	m->dial.step = DIAL_CONNECTING;
+	m->dial.attempt_by = inet_loop.now + attempt_ns(m, m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS);
+	ctl_service_due(m->dial.attempt_by);
 }
 
 /* Until it is accepted. */
-static void join_tick(struct gantry_ctl *m) REQUIRES(loop_mu)
+static void dial_tick(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	uint64_t now = inet_loop.now;
 	char seconds[16];
 
-	if (now >= m->deadline) {
-		member_over(m, m->reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
+	if (m->step == STEP_JOINING && now >= m->deadline) {
+		member_over(m, m->dial.reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
 			    "rank %d: %s the hub at %s within %s (GANTRY_CONNECT_TIMEOUT) and %u tries: %s",
-			    m->config.rank, m->reached ? "no agreement with" : "no connection to", m->hub,
-			    ctl_seconds(m->connect_timeout, seconds), m->tries + 1,
-			    *m->cause ? m->cause : "no answer: a firewall may drop the packets");
+			    m->config.rank, m->dial.reached ? "no agreement with" : "no connection to", m->hub,
+			    ctl_seconds(m->connect_timeout, seconds), m->dial.tries + 1,
+			    *m->dial.cause ? m->dial.cause : "no answer: a firewall may drop the packets");
 		return;
 	}
-	if (m->step != STEP_PAUSE && now >= m->attempt_by)
-		retry_later(m, m->step == STEP_CONNECTING ? "no answer: a firewall may drop the packets"
-							  : "it takes connections but says nothing");
-	if (m->step == STEP_PAUSE && now >= m->retry_at)
+	if (m->dial.step != DIAL_PAUSE && now >= m->dial.attempt_by)
+		retry_later(m, m->dial.step == DIAL_CONNECTING ? "no answer: a firewall may drop the packets"
+							       : "it takes connections but says nothing");
+	if (m->dial.step == DIAL_PAUSE && now >= m->dial.retry_at)
 		start(m);
 	if (m->step == STEP_OVER)
 		return;
-	ctl_service_due(m->deadline);
-	ctl_service_due(m->step == STEP_PAUSE ? m->retry_at : m->attempt_by);
+	if (m->step == STEP_JOINING)
+		ctl_service_due(m->deadline);
+	ctl_service_due(m->dial.step == DIAL_PAUSE ? m->dial.retry_at : m->dial.attempt_by);
 }
 
 /* ---- the callers' wishes, and the clock ---- */
 
-static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
+/* False: there is nobody who could hear it, or who would miss it. */
+static bool say_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
 
@@ -613,13 +723,39 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 		h.result = GANTRY_ERR_PEER_LOST;
 		h.size = (uint32_t)strlen(m->gave_up);
 	}
-	if (m->conn && (m->step == STEP_JOINED || h.size)) {
-		ctl_conn_send(m->conn, &h, m->gave_up);
-		ctl_conn_finish(m->conn, m->timeout < linger_ns ? m->timeout : linger_ns);
-	} else {
-		inet_source_close(&m->dial);
-		ctl_conn_close(m->conn);
+	if (!m->conn || (m->step != STEP_JOINED && !h.size))
+		return false;
+	ctl_conn_send(m->conn, &h, m->gave_up);
+	return true;
+}
+
+/* The hub ends the connection when it knows that the rank leaves. Until then it is dialled again if it breaks: else a rank
+ * that left would be counted as lost. */
+static bool waits_for_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	if (!m->conn || !m->conn->session.on || inet_loop.now >= m->leave_by)
+		return false;
+	if (m->dial.step != DIAL_IDLE)
+		dial_tick(m);
+	ctl_service_due(m->leave_by);
+	return m->conn && m->conn->session.on;
+}
+
+static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	uint64_t linger = m->timeout < linger_ns ? m->timeout : linger_ns;
+
+	if (!m->leave_by) {
+		m->leave_by = inet_loop.now + linger;
+		if (!say_leave(m)) {
+			ctl_conn_close(m->conn);
+			m->conn = NULL;
+		}
 	}
+	if (waits_for_hub(m))
+		return;
+	inet_source_close(&m->dial.source);
+	ctl_conn_finish(m->conn, linger);
 	ctl_service.nleaving--;
 	ctl_exchange_forget(m);
 	inet_port_put(&exchange_service, m->direct.port);
@@ -632,11 +768,13 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 void ctl_members_take(void)
 {
 	gantry_list_each_entry_safe (m, &ctl_service.members, struct gantry_ctl, node) {
-		if (m->leaving)
+		if (m->leaving) {
 			member_leave(m);
-		else if (m->step < STEP_WAITING)
-			join_tick(m); /* a new one */
-		else if (m->direct.exchange && !m->direct.exchange->begun)
+			continue;
+		}
+		if (m->dial.step != DIAL_IDLE)
+			dial_tick(m); /* a new one, or one that has just lost its socket */
+		if (m->direct.exchange && !m->direct.exchange->begun)
 			ctl_exchange_tick(m);
 	}
 }
@@ -644,9 +782,14 @@ void ctl_members_take(void)
 static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
-	char seconds[16], cause[96], word[128];
+	char seconds[16], cause[300], word[400];
 
-	snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", ctl_seconds(m->timeout, seconds));
+	ctl_seconds(m->timeout, seconds);
+	if (m->dial.step == DIAL_IDLE)
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", seconds);
+	else
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), nor another connection: %s",
+			 seconds, *m->dial.cause ? m->dial.cause : "no answer");
 	/* If it was only stopped, it shall know when it comes back. */
 	snprintf(word, sizeof(word), "it gave up the hub: %s", cause);
 	h.size = (uint32_t)strlen(word);
@@ -658,13 +801,33 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	hub_gone(m, GANTRY_ERR_PEER_SILENT, cause, 0);
 }
 
+static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct ctl_conn *c = m->conn;
+	uint64_t stall = m->timeout / STALLS;
+
+	if (ctl_silent(&m->conn->heard, m->timeout)) {
+		give_up_hub(m);
+		return;
+	}
+	ctl_service_due(c->heard + ctl_patience(m->timeout));
+	if (c->session.on && inet_loop.now - c->heard >= stall)
+		redial(m);
+	else if (c->session.on)
+		ctl_service_due(c->heard + stall);
+	if (m->dial.step == DIAL_PAUSE && !ctl_conn_is_cut(c) && inet_loop.now - c->heard < stall)
+		m->dial.step = DIAL_IDLE; /* it was heard after all */
+	if (m->dial.step != DIAL_IDLE)
+		dial_tick(m);
+}
+
 void ctl_members_tick(void)
 {
 	gantry_list_each_entry (m, &ctl_service.members, struct gantry_ctl, node) {
 		char seconds[16];
 
-		if (m->step < STEP_WAITING) {
-			join_tick(m);
+		if (m->step == STEP_JOINING) {
+			dial_tick(m);
 		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
 			member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
 				    m->config.rank, m->hub, ctl_seconds(m->connect_timeout, seconds));
@@ -672,10 +835,7 @@ void ctl_members_tick(void)
 			if (m->step == STEP_WAITING)
 				ctl_service_due(m->deadline);
 			ctl_exchange_tick(m);
-			if (ctl_silent(&m->conn->heard, m->timeout))
-				give_up_hub(m);
-			else
-				ctl_service_due(m->conn->heard + ctl_patience(m->timeout));
+			watch_hub(m);
 		}
 	}
 }

@@ -3,11 +3,13 @@
  * A membership: one rank's side of the control plane (struct gantry_ctl). Two kinds of threads meet in it, under loop_mu:
  * the service thread moves the connection along its steps, the callers' threads queue frames and wait for news.
  *
- *   PAUSE <-> CONNECTING -> SHAKING -> WAITING -> JOINED -> OVER
- *     ^            |            |          |                  ^
- *     +------------+------------+          +------------------+
- *     what may pass is tried again until   accepted: from here on a
- *     GANTRY_CONNECT_TIMEOUT, else OVER    broken connection is the end
+ *   JOINING -> WAITING -> JOINED -> OVER
+ *      |          |                  ^
+ *      |          +------------------+   accepted: from here on a broken connection is the end, or, where it outlives its
+ *      |                             |   sockets (GANTRY_RESUME), dialled again until GANTRY_TIMEOUT
+ *      +-----------------------------+   what may pass is tried again until GANTRY_CONNECT_TIMEOUT
+ *
+ * Dialling, for the first time or again, has states of its own: PAUSE <-> CONNECTING -> SHAKING -> IDLE.
  */
 #ifndef GANTRY_COMM_CTL_MEMBER_H
 #define GANTRY_COMM_CTL_MEMBER_H
@@ -17,7 +19,8 @@
 #include "inet/listen.h"
 #include "inet/settings.h"
 
-enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SHAKING, STEP_WAITING, STEP_JOINED, STEP_OVER };
+enum ctl_step { STEP_JOINING, STEP_WAITING, STEP_JOINED, STEP_OVER };
+enum ctl_dial_step { DIAL_PAUSE, DIAL_CONNECTING, DIAL_SHAKING, DIAL_IDLE };
 
 /* Another rank, as this one knows it. */
 struct ctl_peer {
@@ -44,6 +47,21 @@ struct ctl_call {
 	char text[CTL_TEXT_MAX]; /* why an allgather failed; "" if only the result says so */
 };
 
+/* How a membership gets to the hub, for the first time and again. */
+struct ctl_dial {
+	enum ctl_dial_step step;
+	struct inet_source source; /* CONNECTING, SHAKING */
+	struct inet_handshake shake;
+	uint64_t retry_at, attempt_by; /* ns */
+	uint32_t tries;
+	uint32_t way;	 /* of the addresses, the first to try */
+	int reached;	 /* somebody has answered there at least once */
+	char cause[160]; /* why the last attempt failed */
+	/* Again: which socket it is, and since when nothing listens there. */
+	uint32_t generation;
+	uint64_t refused_since;
+};
+
 struct gantry_ctl {
 	/* Fixed at joining. */
 	struct gantry_ctl_config config; /* its id is not kept */
@@ -67,15 +85,12 @@ struct gantry_ctl {
 	 * that of cause and consequence, and a caller that finds the last one first would take it for the cause. */
 	int callbacks GUARDED_BY(loop_mu);
 	enum ctl_step step GUARDED_BY(loop_mu);
-	struct inet_source dial GUARDED_BY(loop_mu); /* CONNECTING, SHAKING */
-	struct inet_handshake shake GUARDED_BY(loop_mu);
-	struct ctl_conn *conn GUARDED_BY(loop_mu); /* NULL before that is over */
-	uint64_t deadline GUARDED_BY(loop_mu), retry_at GUARDED_BY(loop_mu), attempt_by GUARDED_BY(loop_mu);
-	uint32_t tries GUARDED_BY(loop_mu);
-	int reached GUARDED_BY(loop_mu);     /* somebody has answered there at least once */
-	char cause[160] GUARDED_BY(loop_mu); /* why the last attempt failed */
-	int trips GUARDED_BY(loop_mu);	     /* round trips still to make */
-	int ready GUARDED_BY(loop_mu);	     /* all ranks are here */
+	uint64_t leave_by GUARDED_BY(loop_mu); /* ns: the hub knows that it leaves, or will; 0: not yet */
+	struct ctl_dial dial GUARDED_BY(loop_mu);
+	struct ctl_conn *conn GUARDED_BY(loop_mu); /* NULL before it was accepted */
+	uint64_t deadline GUARDED_BY(loop_mu);	   /* of joining */
+	int trips GUARDED_BY(loop_mu);		   /* round trips still to make */
+	int ready GUARDED_BY(loop_mu);		   /* all ranks are here */
 	uint64_t best_trip GUARDED_BY(loop_mu);
 
 	/* What the callers' threads wait for. */

@@ -17,10 +17,12 @@
 #define GANTRY_COMM_CTL_SERVICE_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
 #include "comm/ctl_wire.h"
+#include "inet/handshake.h"
 #include "inet/loop.h"
 #include "inet/sock.h"
 
@@ -33,6 +35,9 @@ enum { CTL_USER_MAX = CTL_OUT_MAX / 2 };
 enum {
 	CTL_BEATS = 32
 }; /* signs of life in GANTRY_TIMEOUT: the gap between two is lost to an outage that is survived */
+/* What may come before a count of it goes back. So a sender keeps little, and the peer of one that has nothing else to say
+ * is not asked for more than that. */
+enum { CTL_ACK_FRAMES = 64, CTL_ACK_BYTES = 256 << 10 };
 
 /* A frame as it goes over the wire; shared by the queues of all who get it. */
 struct ctl_buf {
@@ -46,6 +51,8 @@ void ctl_buf_put(struct ctl_buf *b);
 struct ctl_out {
 	struct gantry_list node;
 	struct ctl_buf *buf; /* a reference */
+	struct ctl_buf *
+		sealed; /* the same as records of this socket, while it is written; NULL: it is not, or not encrypted */
 };
 /* NULL: no memory. Takes over the reference in any case; NULL is fine. */
 struct ctl_out *ctl_out_make(struct ctl_buf *b);
@@ -57,6 +64,23 @@ struct ctl_conn_ops {
 	int (*frame)(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body);
 	/* The connection is of no use any more; the callee closes it. `cause` is half a sentence. */
 	void (*broken)(struct ctl_conn *c, gantry_result why, const char *cause);
+	/* It outlives its sockets, and this one broke: ctl_conn_resume with another, or ctl_conn_close. */
+	void (*cut)(struct ctl_conn *c, const char *cause);
+};
+
+/*
+ * A connection that outlives its sockets, seen from one side. A frame is kept until the peer's count says that it has come.
+ * Signs of life are neither counted nor kept.
+ */
+struct ctl_session {
+	bool on;
+	struct gantry_list kept; /* of struct ctl_out: written, and not known to have come; in order */
+	uint64_t acked;		 /* frames that the peer has: `kept` begins behind them */
+	uint64_t nkept;
+	uint64_t received; /* of the peer's */
+	uint64_t told;	   /* of these, the peer knows */
+	size_t untold;	   /* bytes of those it does not know of */
+	uint64_t twice;	   /* so many of those that come next have come before */
 };
 
 /* What an owner of several connections wants to know of all of them. */
@@ -73,19 +97,39 @@ struct ctl_conn {
 	struct ctl_traffic *traffic; /* borrowed, until the connection is closed or finishes; NULL: nobody counts */
 	struct gantry_addr peer;
 	struct ctl_parser in;
-	struct gantry_list out;	  /* of struct ctl_out */
-	size_t out_bytes, out_at; /* waiting; of the first one, already written */
-	int out_dead;		  /* errno of a write: what the peer said before is still read, then comes the end */
-	const char *fault;	  /* what went wrong here, found at the end of the pass */
-	uint64_t heard;		  /* ns */
-	uint64_t look_by;	  /* ns: when the socket's back-off is looked at; 0: nothing is out */
+	struct inet_seals seals; /* owned; none: it is not encrypted */
+	uint8_t *cut;		 /* owned: a record of which some is missing */
+	size_t cut_n;
+	bool refused; /* one was */
+	bool closed;
+	struct ctl_session session;
+	struct gantry_list out; /* of struct ctl_out */
+	size_t out_bytes;	/* waiting, and kept */
+	size_t out_at;		/* of the first one, already written */
+	int out_dead;		/* errno of a write: what the peer said before is still read, then comes the end */
+	const char *fault;	/* what went wrong here, found at the end of the pass */
+	uint64_t heard;		/* ns */
+	uint64_t look_by;	/* ns: when the socket's back-off is looked at; 0: nothing is out */
 	struct sock_backoff backoff;
 	uint64_t finish_by; /* in finishing: when patience ends */
 };
 
-/* Takes the descriptor, also on failure. */
-gantry_result ctl_conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
-			    struct ctl_conn **ret_conn) REQUIRES(loop_mu);
+/* Takes the descriptor and the seals, also on failure. */
+gantry_result ctl_conn_make(int fd, struct inet_seals *seals, const struct gantry_addr *peer,
+			    const struct ctl_conn_ops *ops, void *owner, struct ctl_conn **ret_conn) REQUIRES(loop_mu);
+/* Between its sockets. */
+static inline bool ctl_conn_is_cut(const struct ctl_conn *c)
+{
+	return !c->closed && c->source.fd < 0;
+}
+/* Whether what the peer says has come can be: not less than it said before, nor more than was sent. */
+bool ctl_conn_counts(const struct ctl_conn *c, uint64_t received);
+/* A new socket for it, whose peer has so many frames (ctl_conn_counts); the old one is reset. first: the number of the frame
+ * with which the peer goes on. Takes the descriptor and the seals, also on failure: then the connection is cut. */
+gantry_result ctl_conn_resume(struct ctl_conn *c, int fd, struct inet_seals *seals, const struct gantry_addr *peer,
+			      uint64_t received, uint64_t first) REQUIRES(loop_mu);
+/* A sign of life, with the count. */
+void ctl_conn_send_life(struct ctl_conn *c);
 /* Queue for the end of the pass. Failures are reported by ops->broken, later. */
 void ctl_conn_write(struct ctl_conn *c, struct ctl_out *o); /* takes it over */
 void ctl_conn_share(struct ctl_conn *c, struct ctl_buf *b); /* takes a reference of its own */
@@ -123,6 +167,12 @@ void ctl_service_due(uint64_t when) REQUIRES(loop_mu);
 int ctl_silent(uint64_t *heard, uint64_t timeout) REQUIRES(loop_mu);
 /* How long after its last word a peer counts as silent: it may have fallen silent a beat later. */
 uint64_t ctl_patience(uint64_t timeout);
+/*
+ * Whether a connect that fails like this (errno, 0: it did not) shows that the peer's process has ended: nothing listens at
+ * its address, and that for longer than addresses and filters take that come and go. *since: the caller's, zero to begin
+ * with.
+ */
+bool ctl_refused(uint64_t *since, int e, uint64_t timeout) REQUIRES(loop_mu);
 /* "0.5 s" of nanoseconds. */
 const char *ctl_seconds(uint64_t ns, char buf[16]);
 

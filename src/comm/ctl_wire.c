@@ -35,6 +35,11 @@ void ctl_head_encode(const struct ctl_head *h, uint8_t out[CTL_HEAD_SIZE])
 	put32(out + 28, h->result);
 }
 
+uint32_t ctl_head_kind(const uint8_t in[CTL_HEAD_SIZE])
+{
+	return get32(in + 4);
+}
+
 gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *ret)
 {
 	struct ctl_head h = {
@@ -233,6 +238,10 @@ void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE])
 	put32(out + 24, h->timeout_ms);
 	put32(out + 28, h->wait_ms);
 	put_addr(out + 32, &h->addr);
+	put32(out + 52, h->resume);
+	put32(out + 56, h->generation);
+	put64(out + 60, h->host);
+	put64(out + 68, h->received);
 }
 
 gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct ctl_hello *ret)
@@ -251,8 +260,12 @@ gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct 
 			return GANTRY_ERR_PROTOCOL;
 		h.rank = (int)get32(in + 16);
 		h.nranks = (int)get32(in + 20);
-		if (get_addr(in + 32, &h.addr) != GANTRY_OK)
+		if (get_addr(in + 32, &h.addr) != GANTRY_OK || get32(in + 52) >= INET_RESUMES)
 			return GANTRY_ERR_PROTOCOL;
+		h.resume = (enum inet_resume)get32(in + 52);
+		h.generation = get32(in + 56);
+		h.host = get64(in + 60);
+		h.received = get64(in + 68);
 	}
 	*ret = h;
 	return GANTRY_OK;
@@ -261,14 +274,20 @@ gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct 
 void ctl_accepted_encode(const struct ctl_accepted *a, uint8_t out[CTL_ACCEPTED_SIZE])
 {
 	put32(out, a->timeout_ms);
-	put32(out + 4, a->same_process ? 1 : 0);
+	put32(out + 4, (a->same_process ? 1 : 0) | (a->resumes ? 2 : 0));
+	put64(out + 8, a->received);
+	put64(out + 16, a->first);
 }
 
 gantry_result ctl_accepted_decode(const uint8_t *in, size_t n, struct ctl_accepted *ret)
 {
-	if (n != CTL_ACCEPTED_SIZE || get32(in + 4) > 1)
+	if (n != CTL_ACCEPTED_SIZE || get32(in + 4) > 3)
 		return GANTRY_ERR_PROTOCOL;
-	*ret = (struct ctl_accepted){.timeout_ms = get32(in), .same_process = (int)get32(in + 4)};
+	*ret = (struct ctl_accepted){.timeout_ms = get32(in),
+				     .same_process = (int)(get32(in + 4) & 1),
+				     .resumes = (int)(get32(in + 4) >> 1),
+				     .received = get64(in + 8),
+				     .first = get64(in + 16)};
 	return GANTRY_OK;
 }
 

@@ -16,6 +16,12 @@
  *     | <-- LOST, LEFT: news of other ranks ------ |
  *     | LEAVE -----------------------------------> |   with a cause if it gave up; or <- BYE: the hub's process ends
  *
+ * Where hub and rank have agreed on it (GANTRY_RESUME), all of that outlives its socket. Each side counts the frames that
+ * come, but for LIFE, whose tag is that count: what the other side has no longer to keep. After a socket has broken the
+ * rank dials another, with a generation that is greater than all before; hello and answer say both counts, and each side
+ * goes on behind the other's. The rank may read on from the old socket until it is answered, and say so there: the answer
+ * names the frame with which the hub goes on, and the rank drops what it has.
+ *
  * Between two ranks that exchange directly, a connection per message; its hand-shake says for which allgather it is:
  *
  *    sender                                     receiver
@@ -35,11 +41,11 @@
 #include "inet/settings.h"
 
 enum {
-	CTL_VERSION = 5,
+	CTL_VERSION = 6,
 	CTL_HEAD_SIZE = 32,
 	CTL_ADDR_SIZE = 20,
-	CTL_HELLO_SIZE = 32 + CTL_ADDR_SIZE,
-	CTL_ACCEPTED_SIZE = 8,
+	CTL_HELLO_SIZE = 32 + CTL_ADDR_SIZE + 24,
+	CTL_ACCEPTED_SIZE = 24,
 	CTL_EXCHANGE_SIZE = 24,
 	CTL_WHO_SIZE = INET_SELF_SIZE,
 	CTL_TEXT_MAX = 512,
@@ -80,12 +86,14 @@ const char *ctl_kind_name(uint32_t kind);
 struct ctl_head {
 	uint32_t kind;
 	int32_t from, to; /* ranks; -1: the hub. LOST: from is whom it is about */
-	uint64_t
-		tag; /* MESSAGE: the user's. CALL, REPLY: number of the call. GATHER*: its number. TIME: rank's clock */
-	uint32_t size;	 /* of the body */
+	uint64_t tag;  /* MESSAGE: the user's. CALL, REPLY: number of the call. GATHER*: its number. TIME: rank's clock.
+			LIFE: frames that have come, where the connection outlives its sockets */
+	uint32_t size; /* of the body */
 	uint32_t result; /* a gantry_result. CALL: what is asked, the user's number */
 };
 void ctl_head_encode(const struct ctl_head *h, uint8_t out[CTL_HEAD_SIZE]);
+/* Of an encoded one. */
+uint32_t ctl_head_kind(const uint8_t in[CTL_HEAD_SIZE]);
 /* ERR_PROTOCOL for anything this version does not send. */
 gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *ret);
 
@@ -128,6 +136,10 @@ struct ctl_hello {
 	uint32_t timeout_ms;	 /* after which this rank gives up a silent hub */
 	uint32_t wait_ms;	 /* how much longer it waits for the others to come */
 	struct gantry_addr addr; /* where other ranks reach it; family 0: nowhere */
+	enum inet_resume resume;
+	uint32_t generation; /* which socket of this membership it is; 0: it joins */
+	uint64_t host;	     /* gantry_host_id */
+	uint64_t received;   /* frames of the hub that have come, signs of life not counted */
 };
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE]);
 /* ERR_PROTOCOL: it is none. Of another version only the communicator is known, which stays where it is. */
@@ -136,6 +148,9 @@ gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct 
 struct ctl_accepted {
 	uint32_t timeout_ms; /* after which the hub gives up a silent rank */
 	int same_process;    /* as the hub: one clock */
+	int resumes;	     /* the connection outlives its sockets */
+	uint64_t received;   /* as in hello, of the rank's frames */
+	uint64_t first;	     /* number of the first frame that the hub sends on this socket */
 };
 void ctl_accepted_encode(const struct ctl_accepted *a, uint8_t out[CTL_ACCEPTED_SIZE]);
 gantry_result ctl_accepted_decode(const uint8_t *in, size_t n, struct ctl_accepted *ret);

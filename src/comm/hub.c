@@ -3,10 +3,13 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/hub.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -19,6 +22,7 @@
 static const uint64_t beat_min = 10000000, beat_max = 10000000000;
 enum {
 	PATIENCE = 10, /* times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it early */
+	PROBES = 8,    /* in GANTRY_TIMEOUT */
 	LINGER_NS = 1000000000, /* how long a rank that was told the last word may take to hear it */
 	RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE,
 };
@@ -95,6 +99,15 @@ static void tell_all(struct hub *hub, struct ctl_buf *b)
 	ctl_buf_put(b);
 }
 
+static void drop_probe(struct hub_rank *rank) REQUIRES(loop_mu)
+{
+	if (!rank->probe)
+		return;
+	inet_source_close(&rank->probe->source);
+	free(rank->probe);
+	rank->probe = NULL;
+}
+
 /* Closes the connections of all ranks, once they have what they were told. */
 static void linger_all(struct hub *hub) REQUIRES(loop_mu)
 {
@@ -103,6 +116,7 @@ static void linger_all(struct hub *hub) REQUIRES(loop_mu)
 
 		if (rank->state != HUB_HERE)
 			continue;
+		drop_probe(rank);
 		ctl_conn_finish(rank->conn, LINGER_NS);
 		rank->conn = NULL;
 		rank->state = HUB_LEFT;
@@ -330,6 +344,7 @@ static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES
 {
 	struct hub *hub = rank->hub;
 
+	drop_probe(rank);
 	ctl_conn_finish(rank->conn, LINGER_NS);
 	rank->conn = NULL;
 	rank->state = state;
@@ -382,6 +397,7 @@ static void rank_lost(struct hub_rank *rank, gantry_result why, const char *caus
 
 	snprintf(text, sizeof(text), "%s: %s", rank_text(rank, who), cause);
 	if (hub->state != HUB_RUNNING) {
+		drop_probe(rank);
 		ctl_conn_close(rank->conn);
 		rank->conn = NULL;
 		rank->state = HUB_LOST;
@@ -503,7 +519,76 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) 
 	rank_lost(c->owner, why, cause);
 }
 
-static const struct ctl_conn_ops rank_ops = {.frame = on_frame, .broken = on_broken};
+/* ---- a rank without a socket ---- */
+
+/*
+ * The rank dials, so all that this side can do is to wait. A process that was killed need not have ended its connections: the
+ * kernel resets those of which something was not read. But it does not listen any more.
+ */
+static void probe_done(struct hub_probe *p, int e) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = p->rank;
+
+	inet_source_close(&p->source);
+	if (ctl_refused(&p->refused_since, e, rank->hub->timeout)) {
+		rank_lost(rank, GANTRY_ERR_PEER_LOST,
+			  "the connection broke, and nothing listens there any more: its process ended");
+		return;
+	}
+	p->next = inet_retry_at(inet_loop.now, p->failures++);
+	ctl_service_due(p->next);
+}
+
+static void probe_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	(void)events;
+	getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+	probe_done(gantry_container(s, struct hub_probe, source), e);
+}
+
+static void probe_tick(struct hub_probe *p) REQUIRES(loop_mu)
+{
+	struct hub *hub = p->rank->hub;
+	int e;
+
+	if (inet_loop.now < p->next) {
+		ctl_service_due(p->next);
+	} else if (p->source.fd >= 0) {
+		probe_done(p, ETIMEDOUT);
+	} else {
+		p->source.ready = probe_ready;
+		p->next = inet_loop.now + hub->timeout / PROBES;
+		ctl_service_due(p->next);
+		e = sock_connect(NULL, NULL, &hub->addrs[index_of(p->rank)], &p->source.fd);
+		if (!e && inet_source_add(&p->source, EPOLLOUT) != GANTRY_OK)
+			e = ENOMEM;
+		if (e)
+			probe_done(p, e);
+	}
+}
+
+static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = c->owner;
+	char who[RANK_TEXT];
+
+	LOG_INFO(COMM, "comm %016llx: the connection of %s broke (%s), it may come back",
+		 (unsigned long long)rank->hub->comm_id, rank_text(rank, who), cause);
+	if (!rank->hub->addrs[index_of(rank)].sa.sa_family || rank->probe)
+		return;
+	rank->probe = calloc(1, sizeof(*rank->probe)); /* without one it is found by its silence */
+	if (!rank->probe)
+		return;
+	rank->probe->source.fd = -1;
+	rank->probe->rank = rank;
+	rank->probe->next = inet_retry_at(inet_loop.now, 0); /* it comes back at once, if it can */
+	ctl_service_due(rank->probe->next);
+}
+
+static const struct ctl_conn_ops rank_ops = {.frame = on_frame, .broken = on_broken, .cut = on_cut};
 
 /* ---- coming ---- */
 
@@ -555,7 +640,11 @@ static int fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, 
 		other = &hub->ranks[h->rank];
 	if (h->nranks == hub->nranks && !other)
 		return 1;
-	if (hub->state == HUB_RUNNING) { /* the others are at work: it is the newcomer who is wrong */
+	if (other && other->state == HUB_HERE && ctl_conn_is_cut(other->conn) && other->process != h->process)
+		rank_lost(&hub->ranks[h->rank], GANTRY_ERR_PEER_LOST, "its process was started anew");
+	if (hub->state == HUB_FAILED)
+		goto failed;
+	if (hub->state != HUB_OPEN) { /* the others are at work: it is the newcomer who is wrong */
 		snprintf(late, sizeof(late), "all %d ranks have joined already, here comes %s", hub->nranks, who);
 		turn_away(c, GANTRY_ERR_USAGE, late);
 		return 0;
@@ -627,23 +716,35 @@ static void all_here(struct hub *hub) REQUIRES(loop_mu)
 	LOG_INFO(COMM, "comm %016llx: all ranks are here, %d", (unsigned long long)hub->comm_id, hub->nranks);
 }
 
+/* Whether this rank's connections outlive their sockets. */
+static bool resumes(const struct ctl_hello *h)
+{
+	bool same_host = h->host == gantry_host_id();
+
+	return inet_resume_wanted(inet_resume_says(), same_host) && inet_resume_wanted(h->resume, same_host);
+}
+
 /* One that knows the key and was answered; takes the connection over. */
 static void admit(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu)
 {
 	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .addr = from->addr, .process = h->process};
 	uint64_t wait = (uint64_t)h->wait_ms * 1000000, theirs = (uint64_t)h->timeout_ms * 1000000 / CTL_BEATS;
 	char who[RANK_TEXT], addr[GANTRY_ADDR_TEXT];
+	struct inet_seals seals;
 	struct ctl_conn *c;
+	int fd;
 
 	memcpy(newcomer.who, from->shake.peer, sizeof(newcomer.who));
 	snprintf(who, sizeof(who), "rank %d (%s, %s)", h->rank, gantry_addr_text(&from->addr, addr), newcomer.who);
-	if (ctl_conn_make(inet_conn_take(from), &newcomer.addr, &rank_ops, NULL, &c) != GANTRY_OK)
+	fd = inet_conn_take(from, &seals);
+	if (ctl_conn_make(fd, &seals, &newcomer.addr, &rank_ops, NULL, &c) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	newcomer.conn = c;
 	if (!fits(hub, c, h, who))
 		return;
 	hub->ranks[h->rank] = newcomer;
 	hub->addrs[h->rank] = h->addr;
+	c->session.on = resumes(h);
 	c->owner = &hub->ranks[h->rank];
 	c->traffic = &hub->traffic;
 	hub->nhere++;
@@ -661,6 +762,66 @@ static void admit(struct hub *hub, struct inet_conn *from, const struct ctl_hell
 	ctl_service_due(hub->next_beat);
 	if (hub->nhere == hub->nranks)
 		all_here(hub);
+}
+
+/* Why a rank cannot go on where its last socket broke; NULL: it can. */
+static const char *no_return(const struct hub *hub, const struct ctl_hello *h)
+{
+	const struct hub_rank *rank = hub->ranks && h->nranks == hub->nranks ? &hub->ranks[h->rank] : NULL;
+
+	if (!rank || rank->state == HUB_ABSENT)
+		return "this rank has never been here";
+	if (rank->process != h->process)
+		return "another process has this rank";
+	if (rank->state == HUB_LEFT)
+		return "this rank has left";
+	if (rank->state == HUB_LOST)
+		return "this rank was counted as lost, and the others know";
+	if (!rank->conn->session.on)
+		return "nothing was kept for this rank";
+	if (h->generation && h->generation <= rank->generation)
+		return "a socket of an old epoch of the connection";
+	/* It may have said since, on the old socket, that it has more. */
+	return h->received < rank->conn->session.acked || ctl_conn_counts(rank->conn, h->received)
+		       ? NULL
+		       : "it counts other frames than were sent";
+}
+
+/* It was admitted, and never heard of that: its socket broke before anything came or went. It joins again. */
+static bool joins_again(const struct hub *hub, const struct ctl_hello *h)
+{
+	const struct hub_rank *rank = hub->ranks && h->nranks == hub->nranks ? &hub->ranks[h->rank] : NULL;
+
+	return !h->generation && rank && rank->state == HUB_HERE && ctl_conn_is_cut(rank->conn) && !rank->generation &&
+	       !rank->conn->session.received && !no_return(hub, h);
+}
+
+/* The rank goes on with this socket. From the answer on nothing is read from the old one: the count in it is the last. */
+static void take_back(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = &hub->ranks[h->rank];
+	struct ctl_accepted a = {.timeout_ms = (uint32_t)(hub->timeout / 1000000),
+				 .same_process = h->process == gantry_process_id(),
+				 .resumes = 1,
+				 .received = rank->conn->session.received,
+				 .first = rank->conn->session.acked > h->received ? rank->conn->session.acked
+										  : h->received};
+	uint8_t answer[CTL_ACCEPTED_SIZE];
+	struct inet_seals seals;
+	char who[RANK_TEXT];
+	int fd;
+
+	ctl_accepted_encode(&a, answer);
+	if (!inet_conn_accept(from, answer, sizeof(answer)))
+		return;
+	rank->generation = h->generation;
+	rank->addr = from->addr;
+	fd = inet_conn_take(from, &seals);
+	if (ctl_conn_resume(rank->conn, fd, &seals, &rank->addr, a.first, a.received) != GANTRY_OK)
+		return; /* it finds the connection closed, and comes again */
+	drop_probe(rank);
+	LOG_INFO(COMM, "comm %016llx: %s is back with socket %u", (unsigned long long)hub->comm_id,
+		 rank_text(rank, who), rank->generation);
 }
 
 /* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
@@ -703,8 +864,17 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "the communicator has just ended");
 		return;
 	}
+	if (h.generation && hub->state != HUB_FAILED && no_return(hub, &h)) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "%s", no_return(hub, &h));
+		return;
+	}
+	if ((h.generation && hub->state != HUB_FAILED) || joins_again(hub, &h)) {
+		take_back(hub, c, &h);
+		return;
+	}
 	ctl_accepted_encode(&(struct ctl_accepted){.timeout_ms = (uint32_t)(hub->timeout / 1000000),
-						   .same_process = h.process == gantry_process_id()},
+						   .same_process = h.process == gantry_process_id(),
+						   .resumes = hub->state != HUB_FAILED && resumes(&h)},
 			    answer);
 	if (inet_conn_accept(c, answer, sizeof(answer)))
 		admit(hub, c, &h);
@@ -852,25 +1022,28 @@ static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 /* Asks all for a sign of life, and counts those as lost that gave none. */
 static void beat(struct hub *hub) REQUIRES(loop_mu)
 {
-	const struct ctl_head h = {.kind = CTL_LIFE, .from = -1, .to = -1};
-
 	if (inet_loop.now >= hub->next_beat) {
-		tell_all(hub, ctl_buf_make(&h, NULL));
+		for (int i = 0; i < hub->nranks; i++)
+			if (hub->ranks[i].state == HUB_HERE && !ctl_conn_is_cut(hub->ranks[i].conn))
+				ctl_conn_send_life(hub->ranks[i].conn);
 		/* All hubs of a process at the same time: one turn of the service for all of them. */
 		hub->next_beat = (inet_loop.now / hub->beat + 1) * hub->beat;
 	}
 	for (int i = 0; i < hub->nranks; i++) {
 		struct hub_rank *rank = &hub->ranks[i];
-		char seconds[16], cause[64];
+		char seconds[16], cause[128];
 
+		if (rank->state == HUB_HERE && rank->probe)
+			probe_tick(rank->probe);
 		if (rank->state != HUB_HERE)
 			continue;
 		if (!ctl_silent(&rank->conn->heard, hub->timeout)) {
 			ctl_service_due(rank->conn->heard + ctl_patience(hub->timeout));
 			continue;
 		}
-		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)",
-			 ctl_seconds(hub->timeout, seconds));
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)%s",
+			 ctl_seconds(hub->timeout, seconds),
+			 ctl_conn_is_cut(rank->conn) ? "; its connection broke, and it has not come back" : "");
 		rank_lost(rank, GANTRY_ERR_PEER_SILENT, cause);
 	}
 	ctl_service_due(hub->next_beat);

@@ -11,6 +11,10 @@
  *
  * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
  *
+ * A rank whose connection outlives its sockets (GANTRY_RESUME) stays HERE while it has none: what it is told is kept for it.
+ * It comes back with a hello of the next generation, in the same process, or it is silent for the deadline and lost. It is lost
+ * earlier if its process is found to have ended: another one comes as this rank, or nothing listens at its address.
+ *
  * All hubs of a process share a listening port, and share it with the data network (inet/listen.h). A connection that
  * has proved to know the key of one of the hubs belongs to one of that hub's ranks.
  */
@@ -21,11 +25,22 @@
 #include "inet/listen.h"
 
 struct hub;
+/* Dials a rank that has lost its socket, to see whether anybody listens there. */
+struct hub_probe {
+	struct inet_source source;
+	struct hub_rank *rank; /* borrowed */
+	uint64_t next;	       /* ns: the next attempt; while one is under way, its end */
+	uint64_t refused_since;
+	uint32_t failures;
+};
+
 enum hub_rank_state { HUB_ABSENT, HUB_HERE, HUB_LEFT, HUB_LOST };
 struct hub_rank {
 	struct hub *hub;
 	enum hub_rank_state state;
-	struct ctl_conn *conn; /* while HERE; its owner is this rank */
+	struct ctl_conn *conn;	 /* while HERE; its owner is this rank */
+	uint32_t generation;	 /* of its socket */
+	struct hub_probe *probe; /* owned, while it has no socket; NULL: none, or it has no address */
 	struct gantry_addr addr;
 	uint64_t process;
 	char who[CTL_WHO_SIZE];

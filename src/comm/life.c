@@ -348,7 +348,11 @@ static gantry_result child_make(struct gantry_comm *parent, const struct gantry_
 	own.rank = -1;
 	own.nranks = 0;
 	*ret_nonblocking = own.nonblocking;
-	return ret_child ? comm_make(&own, ret_child) : GANTRY_OK;
+	if (!ret_child)
+		return GANTRY_OK;
+	TRY_NOW(comm_make(&own, ret_child));
+	(*ret_child)->coll.collnet |= !config && parent->coll.collnet;
+	return GANTRY_OK;
 }
 
 /* An allgather by the old one's control plane. If that has lost somebody, its error says whom, and the caller of the

@@ -24,10 +24,9 @@ static uint64_t tag_of(const struct comm_conn *cc, int from_sender)
 	return 1ull << 32 | (uint64_t)cc->c.channel << 1 | (uint64_t)from_sender;
 }
 
-static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
+gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
 {
 	struct gantry_connector *c = &cc->c;
-	struct gantry_connect_info info;
 	int bits;
 
 	c->transport = comm->peers[peer].transport;
@@ -57,7 +56,15 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 		TRY_NOW(comm_side_of(&cc->c)->proxy_setup(c));
 	}
 	cc->id = comm_trace_conn_id(c);
-	TRY_NOW(comm_side_of(&cc->c)->setup(c, &info));
+	return GANTRY_OK;
+}
+
+static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
+{
+	struct gantry_connect_info info;
+
+	TRY_NOW(comm_end_begin(comm, cc, peer, send, channel));
+	TRY_NOW(comm_side_of(&cc->c)->setup(&cc->c, &info));
 	return gantry_ctl_send(comm->ctl, peer, tag_of(cc, send), &info, sizeof(info));
 }
 
@@ -70,7 +77,7 @@ static int lends(const struct gantry_connector *c)
 }
 
 /* The device's copy; kernels see nothing of a connection before its first transfer. */
-static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
+gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc)
 {
 	struct gantry_connector *c = &cc->c;
 	size_t at = (size_t)(c->state - comm->states_host);
@@ -105,7 +112,7 @@ static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int
 	}
 	if (cc->stage == CONN_HAVE_INFO) {
 		TRY_NOW(comm_side_of(&cc->c)->connect(&cc->c, &cc->peer_info));
-		TRY_NOW(finish(comm, cc));
+		TRY_NOW(comm_end_finish(comm, cc));
 		LOG_DEBUG(COMM, "rank %d %s rank %d by %s, channel %d", comm->rank,
 			  cc->c.send ? "sends to" : "receives from", cc->c.peer->rank, cc->c.transport->name,
 			  cc->c.channel);
@@ -269,10 +276,10 @@ out:
 	return comm_check(failed->comm);
 }
 
-void comm_peers_free(struct gantry_comm *comm)
+void comm_peer_free(struct gantry_comm *comm, int peer)
 {
-	for (int i = 0; i < 2 * comm->nranks; i++) {
-		struct comm_conn *all = comm->peers[i / 2].conns[i % 2];
+	for (int send = 0; send < 2; send++) {
+		struct comm_conn *all = comm->peers[peer].conns[send];
 
 		for (int ch = 0; all && ch < comm->nchannels; ch++) {
 			struct gantry_connector *c = &all[ch].c;
@@ -287,4 +294,11 @@ void comm_peers_free(struct gantry_comm *comm)
 		}
 		free(all);
 	}
+	comm->peers[peer] = (struct comm_peer){0};
+}
+
+void comm_peers_free(struct gantry_comm *comm)
+{
+	for (int i = 0; i < comm->nranks; i++)
+		comm_peer_free(comm, i);
 }

@@ -255,6 +255,7 @@ const char *comm_path_name(int path)
 	static const char *const names[COMM_PATHS] = {
 		[COMM_PATH_SLICES] = "slices",	  [COMM_PATH_CHUNKS] = "chunks",   [COMM_PATH_POOL] = "pool",
 		[COMM_PATH_POOL_MIXED] = "mixed", [COMM_PATH_GROUPED] = "grouped", [COMM_PATH_RAILS] = "rails",
+		[COMM_PATH_CALLER] = "caller",
 	};
 
 	return path < COLL_ALGOS ? coll_algos[path]->name : names[path];

@@ -76,23 +76,29 @@ DEV char *coll_out(const struct dev_prims *p, const struct gantry_coll *c, const
 	return c->out + (c->steps[at->step].part * c->out_stride + c->begin + at->from) * p->elem;
 }
 
-DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at, int unpack)
+DEV void coll_fill(struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at, struct prim_slice *s)
 {
 	const struct gantry_coll_step *t = &c->steps[at->step];
-	struct prim_slice s;
 
 	p->at = GANTRY_COLL_AT(at->step + 1, c->nsteps, at->turn);
-	s.count = at->count;
-	s.what = t->what;
-	s.last = t->last;
-	s.in_at = t->in_at;
-	s.nrecv = t->nrecv;
-	s.nsend = t->nsend;
-	s.recv = c->conns + t->recv;
-	s.send = c->conns + t->send;
-	s.shifts = c->shifts ? c->shifts + 2 * (uint32_t)t->send : NULL;
-	s.in = t->what & PRIM_IN ? c->in + (t->part * c->in_stride + c->begin + at->from) * p->elem : NULL;
-	s.out = t->what & (PRIM_OUT | PRIM_ACC) ? coll_out(p, c, at) : NULL;
+	s->count = at->count;
+	s->what = t->what;
+	s->last = t->last;
+	s->in_at = t->in_at;
+	s->nrecv = t->nrecv;
+	s->nsend = t->nsend;
+	s->recv = c->conns + t->recv;
+	s->send = c->conns + t->send;
+	s->shifts = c->shifts ? c->shifts + 2 * (uint32_t)t->send : NULL;
+	s->in = t->what & PRIM_IN ? c->in + (t->part * c->in_stride + c->begin + at->from) * p->elem : NULL;
+	s->out = t->what & (PRIM_OUT | PRIM_ACC) ? coll_out(p, c, at) : NULL;
+}
+
+DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at, int unpack)
+{
+	struct prim_slice s;
+
+	coll_fill(p, c, at, &s);
 	return unpack ? dev_prims_move_unpack(p, &s) : dev_prims_move(p, &s);
 }
 
@@ -118,6 +124,17 @@ DEV void coll_offer(const struct dev_prims *p, const struct gantry_coll *c, stru
 	}
 }
 
+DEV void coll_prims(const struct gantry_coll *c, struct dev_prims *p)
+{
+	p->id = c->id;
+	p->proto = c->proto;
+	p->type = c->type;
+	p->op = c->op;
+	p->ptr = c->ptr;
+	p->scalar = c->scalar_at ? dev_gather8((const char *)c->scalar_at, dev_type_bytes(c->type)) : c->scalar;
+	dev_prims_init(p, c->step_bytes, c->slice_steps, c->chunk_steps);
+}
+
 /* One collective; how it ended. unpack, a constant: as in k_prim.h. */
 DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 {
@@ -126,13 +143,7 @@ DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 	uint64_t error;
 	int more;
 
-	p.id = c->id;
-	p.proto = c->proto;
-	p.type = c->type;
-	p.op = c->op;
-	p.ptr = c->ptr;
-	p.scalar = c->scalar_at ? dev_gather8((const char *)c->scalar_at, dev_type_bytes(c->type)) : c->scalar;
-	dev_prims_init(&p, c->step_bytes, c->slice_steps, c->chunk_steps);
+	coll_prims(c, &p);
 	coll_begin(c, &at);
 	coll_begin(c, &ahead);
 	more = (c->ptr & GANTRY_COLL_PTR_OFFERS) && dev_lane() == 0 && !p.error && coll_next(&p, c, &ahead);

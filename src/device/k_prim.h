@@ -35,7 +35,7 @@
  *
  * Order, Simple. Lane 0: acquire of every source's slot and of every destination's head or offer. Barrier (dev_share).
  * All: read, reduce, write. Barrier. Lane 0: release of the slots of what is sent, then of the heads of what is
- * consumed. LL and LL128: see below.
+ * consumed. Input that is read where it lies is released before the copying. LL and LL128: see below.
  *
  * An abort, or an error, ends the operation at the slice it is seen in; all later calls do nothing and answer the same.
  * The connections are of no use then.
@@ -73,14 +73,19 @@ DEV int prim_is_copy(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last)
 /*
  * User memory in the place of rings, on connections whose proxy moves registered memory (GANTRY_CONN_POINTS) or whose
  * other end reads it by itself (GANTRY_CONN_LENDS); ptr says which of input and output that is. What a step sends can be
- * read where it lies if it is a copy of the input, or has been written to the output anyway; what it only receives can
- * go straight to the output, if a proxy writes it.
+ * read where it lies if it is a copy of the input, or has been written to the output anyway: prim_lends answers where.
+ * The input comes first: it can be read before it is copied. What a step only receives can go straight to the output, if
+ * a proxy writes it.
  */
-DEV int prim_lends(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last, uint32_t ptr)
+DEV uint32_t prim_lends(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last, uint32_t ptr)
 {
-	if (what & (PRIM_OUT | PRIM_ACC))
-		return (ptr & GANTRY_COLL_PTR_OUT) && (what & PRIM_OUT || prim_is_copy(what, nrecv, op, last));
-	return (ptr & GANTRY_COLL_PTR_IN) && what & PRIM_IN && prim_is_copy(what, nrecv, op, last);
+	const int copy = prim_is_copy(what, nrecv, op, last);
+
+	if ((ptr & GANTRY_COLL_PTR_IN) && what & PRIM_IN && copy)
+		return GANTRY_COLL_PTR_IN;
+	if ((ptr & GANTRY_COLL_PTR_OUT) && (what & PRIM_OUT || (what & PRIM_ACC && copy)))
+		return GANTRY_COLL_PTR_OUT;
+	return 0;
 }
 DEV int prim_lands(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last, uint32_t ptr)
 {
@@ -227,16 +232,39 @@ DEV uint32_t prim_wait_credit(struct dev_prims *p, struct gantry_conn *c)
 	return GANTRY_OK;
 }
 
+/* Which user memory destination i can read: as prim_lends. */
+DEV uint32_t prim_lent_from(const struct dev_prims *p, const struct prim_slice *s, uint32_t i)
+{
+	uint32_t ptr = p->ptr;
+
+	if (!(s->send[i]->flags & (GANTRY_CONN_POINTS | GANTRY_CONN_LENDS)))
+		return 0;
+	if (s->shifts && s->shifts[2 * i] == GANTRY_COLL_KEPT)
+		ptr &= ~(uint32_t)GANTRY_COLL_PTR_IN;
+	if (s->shifts && s->shifts[2 * i + 1] == GANTRY_COLL_KEPT)
+		ptr &= ~(uint32_t)GANTRY_COLL_PTR_OUT;
+	return prim_lends(s->what, s->nrecv, p->op, s->last, ptr);
+}
+
 /* Where destination i reads what is sent, as it addresses it; 0: it gets a copy. */
 DEV uint64_t prim_lent_at(const struct dev_prims *p, const struct prim_slice *s, uint32_t i)
 {
-	int out = (s->what & (PRIM_OUT | PRIM_ACC)) != 0;
-	uint64_t shift = s->shifts ? s->shifts[2 * i + (uint32_t)out] : 0;
+	uint32_t from = prim_lent_from(p, s, i);
+	int out = from == GANTRY_COLL_PTR_OUT;
 
-	if (!(s->send[i]->flags & (GANTRY_CONN_POINTS | GANTRY_CONN_LENDS)) || shift == GANTRY_COLL_KEPT ||
-	    !prim_lends(s->what, s->nrecv, p->op, s->last, p->ptr))
+	if (!from)
 		return 0;
-	return (uint64_t)(uintptr_t)(out ? s->out : s->in) + shift;
+	return (uint64_t)(uintptr_t)(out ? s->out : s->in) + (s->shifts ? s->shifts[2 * i + (uint32_t)out] : 0);
+}
+
+/* Whether all destinations read the input: they may begin before it is copied to the output. */
+DEV int prim_lends_input(const struct dev_prims *p, const struct prim_slice *s)
+{
+	uint32_t n = 0;
+
+	while (n < s->nsend && prim_lent_from(p, s, n) == GANTRY_COLL_PTR_IN)
+		n++;
+	return n && n == s->nsend;
 }
 
 /* Lane 0: the same for Simple, and where it goes; 0: it stays where it is, and the consumer reads it there. */
@@ -637,14 +665,42 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 	return r;
 }
 
+/* Sources and destinations of a slice, and what becomes of them. places: prim_wait_all's. */
+DEV void prim_list(const struct dev_prims *p, const struct prim_slice *s, const uint64_t *places, const char **srcs,
+		   char **dsts, struct dev_reduction *r)
+{
+	uint32_t nsrc = prim_sources(s), ndst = 0, i;
+
+	for (uint32_t k = 0; k < nsrc; k++) {
+		srcs[k] = prim_local(s, k, &i);
+		if (!srcs[k])
+			srcs[k] = (const char *)(uintptr_t)places[i];
+	}
+	if (s->what & PRIM_OUT)
+		dsts[ndst++] = s->out;
+	for (uint32_t k = 0; k < s->nsend; k++)
+		if (places[s->nrecv + k])
+			dsts[ndst++] = (char *)(uintptr_t)places[s->nrecv + k];
+	r->srcs = srcs;
+	r->dsts = dsts;
+	r->nsrc = nsrc;
+	r->ndst = ndst;
+	r->type = p->type;
+	r->op = p->op;
+	r->scalar = p->scalar;
+	r->premul = prim_input_at(s);
+	r->last = s->last;
+}
+
 /* unpack, a constant: sources may be lists. */
 DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s, int unpack)
 {
 	uint64_t box[1 + 2 * GANTRY_PRIM_PEERS]; /* error, places */
 	const char *srcs[PRIM_SOURCES];
 	char *dsts[1 + GANTRY_PRIM_PEERS];
-	uint32_t nsrc = prim_sources(s), ndst = 0, n = 1 + s->nrecv + s->nsend, i;
+	uint32_t n = 1 + s->nrecv + s->nsend;
 	struct dev_reduction r;
+	int early;
 
 	box[0] = GANTRY_OK; /* no compiler sees that the loop below overwrites it */
 	if (dev_lane() == 0)
@@ -653,25 +709,10 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s, int un
 		dev_share(box + k, n - k < 8 ? 8 * (n - k) : 64);
 	if (box[0])
 		return (uint32_t)box[0];
-	for (uint32_t k = 0; k < nsrc; k++) {
-		srcs[k] = prim_local(s, k, &i);
-		if (!srcs[k])
-			srcs[k] = (const char *)(uintptr_t)box[1 + i];
-	}
-	if (s->what & PRIM_OUT)
-		dsts[ndst++] = s->out;
-	for (uint32_t k = 0; k < s->nsend; k++)
-		if (box[1 + s->nrecv + k])
-			dsts[ndst++] = (char *)(uintptr_t)box[1 + s->nrecv + k];
-	r.srcs = srcs;
-	r.dsts = dsts;
-	r.nsrc = nsrc;
-	r.ndst = ndst;
-	r.type = p->type;
-	r.op = p->op;
-	r.scalar = p->scalar;
-	r.premul = prim_input_at(s);
-	r.last = s->last;
+	prim_list(p, s, box + 1, srcs, dsts, &r);
+	early = dev_lane() == 0 && prim_lends_input(p, s);
+	if (early)
+		prim_publish(p, s, box + 1);
 	if (unpack)
 		box[0] = prim_unpack(s, box + 1, &r, srcs);
 	else
@@ -679,7 +720,7 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s, int un
 	if (unpack && box[0])
 		return (uint32_t)box[0];
 	dev_barrier();
-	if (dev_lane() == 0)
+	if (dev_lane() == 0 && !early)
 		prim_publish(p, s, box + 1);
 	return GANTRY_OK;
 }

@@ -318,6 +318,7 @@ static gantry_result init(const struct init_args *a, ncclComm_t *into)
 		FAIL(GANTRY_ERR_INVALID, "%s: rank %d of %d", a->function, a->rank, a->nranks);
 	*into = NULL;
 	TRY(nccl_begin());
+	nccl_env_begun();
 	nccl_env_tell(a->rank);
 	if (!device)
 		TRY(nccl_device_here(&device));
@@ -345,6 +346,7 @@ NCCL_FUNCTION(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
 	struct gantry_unique_id made_id;
 	gantry_result r = id ? nccl_begin() : GANTRY_ERR_INVALID;
 
+	nccl_env_begun();
 	if (r == GANTRY_OK)
 		r = gantry_unique_id_create(&made_id);
 	if (r == GANTRY_OK)

@@ -14,6 +14,7 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/secret.h"
 #include "base/text.h"
 #include "nccl/nccl.h"
 
@@ -78,6 +79,23 @@ static const char *to_word(size_t param, const char *value, char *buf)
 	return gantry_param_allows(param, buf) ? buf : NULL;
 }
 
+/* The same, and collNet, which has two names and is for all-reduce alone. */
+static const char *to_algo(size_t param, const char *value, char *buf)
+{
+	static const char only[] = "allreduce:";
+	const char *name = strncasecmp(value, only, sizeof(only) - 1) ? value : value + sizeof(only) - 1;
+
+	if (strcasecmp(name, "CollNetChain") == 0 || strcasecmp(name, "CollNetDirect") == 0)
+		return strcpy(buf, "collnet");
+	return to_word(param, value, buf);
+}
+
+static const char *to_on(size_t param, const char *value, char *buf)
+{
+	(void)param;
+	return is_on(value) ? strcpy(buf, "1") : NULL;
+}
+
 static const char *to_channels(size_t param, const char *value, char *buf)
 {
 	int64_t n;
@@ -103,7 +121,8 @@ static const struct {
 } stands_for[] = {
 	{"NCCL_DEBUG", "GANTRY_LOG", to_log_level},
 	{"NCCL_DEBUG_FILE", "GANTRY_LOG_FILE", to_same},
-	{"NCCL_ALGO", "GANTRY_ALGO", to_word},
+	{"NCCL_ALGO", "GANTRY_ALGO", to_algo},
+	{"NCCL_COLLNET_ENABLE", "GANTRY_COLLNET", to_on},
 	{"NCCL_PROTO", "GANTRY_PROTO", to_word},
 	{"NCCL_MAX_NCHANNELS", "GANTRY_CHANNELS", to_channels},
 	{"NCCL_MAX_CTAS", "GANTRY_CHANNELS", to_channels},
@@ -131,7 +150,6 @@ static const char *const meaningless[] = {"NCCL_ALLOC_P2P_NET_LL_BUFFERS",
 					  "NCCL_CHECKS_DISABLE",
 					  "NCCL_CHECK_MODE",
 					  "NCCL_CHECK_POINTERS",
-					  "NCCL_COLLNET_ENABLE",
 					  "NCCL_COLLNET_NODE_THRESHOLD",
 					  "NCCL_COMM_ID",
 					  "NCCL_CONF_FILE",
@@ -243,9 +261,32 @@ static const char *fallback(size_t param, const char *env)
 	return NULL;
 }
 
+/* ---- encryption: what a program asks for stands in for GANTRY_SECRET and GANTRY_ENCRYPT ---- */
+
+enum { PSK_MIN = 32, MODE_NONE = 0, MODE_PSK = 1 };
+
+static const char *asked_psk; /* atomic; kept by base/secret.h. NULL: not asked for */
+static int begun;	      /* atomic: a communicator was made, or an id */
+
+static const char *asked(const char *env)
+{
+	const char *psk = load_acquire(&asked_psk);
+
+	if (psk && strcmp(env, "GANTRY_SECRET") == 0)
+		return psk;
+	return psk && strcmp(env, "GANTRY_ENCRYPT") == 0 ? "require" : NULL;
+}
+
+static const char *stand_in(size_t param, const char *env)
+{
+	const char *text = asked(env);
+
+	return text ? text : fallback(param, env);
+}
+
 static void set_fallback(void)
 {
-	gantry_params_set_fallback(fallback);
+	gantry_params_set_fallback(stand_in);
 }
 
 gantry_result nccl_begin(void)
@@ -254,6 +295,50 @@ gantry_result nccl_begin(void)
 
 	pthread_once(&once, set_fallback);
 	return gantry_params_load(0);
+}
+
+void nccl_env_begun(void)
+{
+	store_release(&begun, 1);
+}
+
+/* The environment goes before what a program says; but nothing may travel in the clear that was to be encrypted. */
+static gantry_result check_asked(void)
+{
+	const struct gantry_params *p = gantry_params();
+
+	if (p->encrypt == PARAM_ENCRYPT_REQUIRE && *p->secret)
+		return GANTRY_OK;
+	FAIL_NOW(GANTRY_ERR_USAGE, "ncclSetEncryption: GANTRY_ENCRYPT is set, and is not require");
+}
+
+static gantry_result set_encryption(const ncclEncryptionConfig_t *config)
+{
+	size_t size = offsetof(ncclEncryptionConfig_t, psk) + sizeof(config->psk);
+	const char *psk = NULL;
+
+	if (config && (config->magic != NCCL_API_MAGIC || config->size < size))
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: the configuration was not initialised");
+	if (config && config->mode == MODE_PSK) {
+		if (!config->psk || strlen(config->psk) < PSK_MIN)
+			FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: the key has less than %d bytes", PSK_MIN);
+		psk = gantry_secret_keep(config->psk);
+		if (!psk)
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a key");
+	} else if (config && config->mode != MODE_NONE) {
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: mode %d is not known", config->mode);
+	}
+	if (load_acquire(&begun) && psk != load_acquire(&asked_psk))
+		FAIL_NOW(GANTRY_ERR_USAGE, "ncclSetEncryption comes after the first communicator or id");
+	store_release(&asked_psk, psk);
+	TRY_NOW(nccl_begin());
+	TRY_NOW(gantry_params_load(1));
+	return psk ? check_asked() : GANTRY_OK;
+}
+
+NCCL_FUNCTION(ncclResult_t, SetEncryption, (const ncclEncryptionConfig_t *config))
+{
+	return nccl_result(set_encryption(config));
 }
 
 int nccl_env_blocking(void)

@@ -74,6 +74,8 @@ void nccl_keep_error(const char *text);
 gantry_result nccl_begin(void);
 /* One line about variables that are set and mean nothing here; once. */
 void nccl_env_tell(int rank);
+/* From now on the secret is in use. */
+void nccl_env_begun(void);
 /* -1: NCCL_COMM_BLOCKING is not set. */
 int nccl_env_blocking(void);
 /* Variables of NCCL that are listed by ncclParamGetAllParameterKeys; NULL behind the last. */

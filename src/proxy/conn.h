@@ -51,7 +51,8 @@ struct gantry_proxy_op {
 	uint64_t nsteps;      /* a multiple of slice_steps */
 	uint64_t base;	      /* first step; set when the proxy takes the operation */
 	uint32_t slice_steps; /* progress goes in slices of this many steps; 1 for send and recv */
-	uint32_t chunk_steps; /* base is rounded up to a multiple of this */
+	uint16_t chunk_steps; /* base is rounded up to a multiple of this */
+	uint8_t type, op;     /* of a reduction: what the network adds, and how (collnet) */
 	uint8_t proto;	      /* enum gantry_proto */
 	uint8_t ptr;	      /* steps name the user's buffer */
 	uint8_t exact;	      /* sizes of steps follow from bytes and step_bytes; else only their maximum does */
@@ -80,6 +81,7 @@ struct gantry_proxy_conn {
 	struct gantry_proxy_group *group;	     /* borrowed: the communicator it belongs to */
 	struct gantry_list ready;		     /* in the group's list while it has operations */
 	int send, waits_for;			     /* enum gantry_wait_cause while idle */
+	int blames;				     /* 1 + the rank that an error is about; 0: the peer; -1: unknown */
 	uint32_t id;				     /* for the trace */
 	uint64_t waits_since;			     /* ticks */
 	/* Counters: written by the progress thread, relaxed; read by anybody. */

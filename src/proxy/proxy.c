@@ -36,7 +36,8 @@ enum {
 	SLAB_OPS = 255, /* and a line for the link: 16 KiB */
 	COMPLAIN_S = 5,
 	NAP_MIN_NS = 50000,
-	DRIVEN_NS = 1000000, /* how long one that drives is trusted to come again */
+	PUSHED_NS = 1000000,  /* how long one that is to drive is trusted to begin */
+	DRIVEN_NS = 20000000, /* and one that drives to come again: it may have lost its CPU for some turns of others */
 	CROWD_LATE_NS = 1000000,
 	CROWD_MAX = 4,
 	SLEEP_NS = 1000000000, /* without operations: a second, in case a notification is ever lost */
@@ -76,17 +77,18 @@ struct gantry_proxy {
 	_Alignas(64) struct op_pool pool;
 	/* Of the thread that makes a round: the progress thread, or one that drives. */
 	_Alignas(64) uint32_t driver;  /* 1: somebody is at it */
-	uint64_t driven;	       /* ticks of the last round of a thread that drives, 0: it has left; relaxed */
+	uint64_t driven;	       /* ticks until which one is trusted to drive, 0: it has left; relaxed */
 	uint32_t nown;		       /* of the active groups those that only the progress thread moves; relaxed */
 	uint32_t nactive;	       /* groups in `active`; relaxed */
 	struct gantry_list active;     /* groups with ready connections */
 	struct gantry_proxy_op *spent; /* to be given back at the end of the pass */
 	struct gantry_proxy_op *spent_last;
 	struct gantry_waiter waiter;
-	uint64_t nap_ns;		 /* the next sleep with operations in flight */
-	uint64_t nap_max_ns;		 /* GANTRY_PROXY_SLEEP */
-	uint32_t crowd;			 /* naps are longer by 2^crowd: back_off */
-	struct gantry_proxy_stats stats; /* relaxed */
+	uint64_t nap_ns;		     /* the next sleep with operations in flight */
+	uint64_t nap_max_ns;		     /* GANTRY_PROXY_SLEEP */
+	uint64_t pushed_ticks, driven_ticks; /* PUSHED_NS, DRIVEN_NS; constant */
+	uint32_t crowd;			     /* naps are longer by 2^crowd: back_off */
+	struct gantry_proxy_stats stats;     /* relaxed */
 	/* Callers'. */
 	struct proxy_mu mu; /* `gone` of groups */
 	struct gantry_cond cond;
@@ -249,7 +251,7 @@ void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, st
 
 	if (!first)
 		return;
-	store_relaxed(&p->driven, gantry_ticks() | 1);
+	store_relaxed(&p->driven, (gantry_ticks() + p->pushed_ticks) | 1);
 	if (first->conn) /* before the push, so that it never falls below zero */
 		count_pending(first, last);
 	last->reserved = OP_BATCH_END;
@@ -518,7 +520,9 @@ static int pass_group(struct gantry_proxy *p, struct gantry_proxy_group *g)
 		gantry_result r = pc->side->proxy_progress(pc, &did);
 
 		if (__builtin_expect(r != GANTRY_OK && r != GANTRY_AGAIN, 0)) {
-			fail_group(p, g, r, pc->connector && pc->connector->peer ? pc->connector->peer->rank : -1,
+			int peer = pc->connector && pc->connector->peer ? pc->connector->peer->rank : -1;
+
+			fail_group(p, g, r, pc->blames ? (pc->blames > 0 ? pc->blames - 1 : -1) : peer,
 				   gantry_last_error());
 			return 1;
 		}
@@ -547,7 +551,8 @@ static int pass_all(struct gantry_proxy *p, int own_thread)
 			worked = 1;
 			continue;
 		}
-		worked |= pass_group(p, g);
+		if (!g->config.held || !load_acquire(g->config.held))
+			worked |= pass_group(p, g);
 	}
 	return worked;
 }
@@ -680,7 +685,7 @@ static void back_off(struct gantry_proxy *p, int driven)
 		max = (p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns) << p->crowd;
 	p->waiter.spin = driven ? 0 : gantry_wait_limits()->spin_ticks;
 	p->waiter.yield = driven ? 0 : gantry_wait_limits()->yield_ticks;
-	gantry_waiter_idle(&p->waiter, driven ? DRIVEN_NS : max);
+	gantry_waiter_idle(&p->waiter, driven ? PUSHED_NS : max);
 	if (p->waiter.sleeps == sleeps)
 		return;
 	PUT(p->stats.sleeps, p->waiter.sleeps);
@@ -716,7 +721,7 @@ int gantry_proxy_drive(void *group)
 {
 	struct gantry_proxy_group *g = group;
 
-	store_relaxed(&g->proxy->driven, gantry_ticks() | 1);
+	store_relaxed(&g->proxy->driven, (gantry_ticks() + g->proxy->driven_ticks) | 1);
 	return round_of(g->proxy, 0) > 0;
 }
 
@@ -736,23 +741,22 @@ void gantry_proxy_leave(void *group)
  * A thread drives and does so again soon: two that take turns at the same connections on a CPU would only cost time. One
  * that has not come for a while is stuck, or its kernel has not begun.
  */
-static int is_driven(const struct gantry_proxy *p, uint64_t patience)
+static int is_driven(const struct gantry_proxy *p)
 {
-	uint64_t at = load_seq(&p->driven);
+	uint64_t until = load_seq(&p->driven);
 
-	return at && gantry_ticks() - at < patience && !load_relaxed(&p->nown);
+	return until && (int64_t)(until - gantry_ticks()) > 0 && !load_relaxed(&p->nown);
 }
 
 static void *progress(void *arg)
 {
 	struct gantry_proxy *p = arg;
-	const uint64_t patience = gantry_ticks_of_ns(DRIVEN_NS);
 
 	if (p->numa_node >= 0)
 		gantry_proxy_pin(p->numa_node);
 	gantry_waiter_init(&p->waiter, &p->eventcount);
 	while (!load_seq(&p->stop)) {
-		int driven = is_driven(p, patience);
+		int driven = is_driven(p);
 
 		if (!driven && round_of(p, 1) > 0) {
 			p->nap_ns = NAP_MIN_NS;
@@ -790,6 +794,8 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 	p->numa_node = gantry_params()->proxy_pin ? numa_node : -1;
 	p->nap_ns = NAP_MIN_NS;
 	p->nap_max_ns = gantry_params()->proxy_sleep;
+	p->pushed_ticks = gantry_ticks_of_ns(PUSHED_NS);
+	p->driven_ticks = gantry_ticks_of_ns(DRIVEN_NS);
 	gantry_list_init(&p->active);
 	TRY(gantry_thread_start("gantry-proxy", progress, p, &p->thread));
 	*ret_proxy = p;

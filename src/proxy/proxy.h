@@ -37,6 +37,9 @@ struct gantry_proxy_group_config {
 	void (*on_error)(void *ctx, gantry_result r, int peer, const char *text);
 	void *ctx;
 	int any_thread; /* its connections may be moved by whichever thread drives */
+	/* Borrowed: while it is nonzero (release) nothing of the group is moved, because a thread uses its connections by
+	 * itself (transport/direct.h). Operations wait; none is there when it is set. NULL: that never happens. */
+	const uint32_t *held;
 };
 gantry_result gantry_proxy_group_create(struct gantry_proxy *p, const struct gantry_proxy_group_config *config,
 					struct gantry_proxy_group **ret_group);

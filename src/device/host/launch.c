@@ -28,7 +28,7 @@
 
 /* ---- how kernels wait: by base/eventcount.h's rules, but that an abort flag ends every wait ---- */
 
-enum { SLEEP_NS = 100000000, FEW_CPUS = 4 };
+enum { SLEEP_NS = 100000000, FEW_CPUS = 4, CROWDED_TIMES = 50 };
 
 _Thread_local struct dev_thread dev_self = {.lanes = 1, .blocks = 1};
 uint32_t gantry_host_spin;
@@ -38,19 +38,24 @@ void gantry_host_wait_setup(void)
 	gantry_host_spin = gantry_wait_limits()->spin_rounds;
 }
 
-/* For as long as a waiting thread would spin and yield. 1: that was the wait's round. */
+/*
+ * For as long as a waiting thread would spin and yield, from when something moved last. Where ranks share a CPU much longer:
+ * a yield gives it to the one that is waited for, and handing over to the proxy's thread would only add one that wants
+ * it. 1: that was the wait's round.
+ */
 static int drive_proxy(struct dev_wait *w, const struct gantry_wait_limits *l)
 {
 	const struct gantry_help *help = dev_self.help;
+	uint64_t now = gantry_ticks(), patience = l->spin_ticks + l->yield_ticks;
 
-	uint64_t now = gantry_ticks();
-
-	if (!gantry_backoff_within(&w->backoff, now, l->spin_ticks + l->yield_ticks)) {
+	if (!gantry_backoff_within(&w->backoff, now, help->crowded ? CROWDED_TIMES * patience : patience)) {
 		help->leave(help->ctx);
 		return 0;
 	}
-	if (!help->drive(help->ctx) && w->proxied && l->cpus <= FEW_CPUS &&
-	    (help->crowded || !gantry_backoff_within(&w->backoff, now, l->spin_ticks)))
+	if (help->drive(help->ctx))
+		w->backoff.since = 0;
+	else if (w->proxied && l->cpus <= FEW_CPUS &&
+		 (help->crowded || !gantry_backoff_within(&w->backoff, now, l->spin_ticks)))
 		sched_yield();
 	return (int)w->proxied;
 }

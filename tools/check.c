@@ -37,6 +37,7 @@ struct check_options {
 	const char *plugin;
 	uint64_t timeout_ns;
 	int verbose;
+	int device; /* enum check_device */
 };
 
 enum { REPLAY_MAX = 16384, GRACE_MS = 100 };
@@ -95,7 +96,7 @@ static void become_child(pid_t tool, int log_fd)
 	redirect_output(log_fd);
 }
 
-static void start(struct pair *p, const char *plugin, int version)
+static void start(struct pair *p, const struct check_options *opt, const char *symbol, int version)
 {
 	int fds[2] = {-1, -1};
 	pid_t tool = getpid();
@@ -115,6 +116,8 @@ static void start(struct pair *p, const char *plugin, int version)
 		if (p->pid[i] == 0) {
 			struct check_side s = {.rule = p->rule, .version = version, .role = i, .peer_fd = fds[i]};
 
+			s.symbol = symbol;
+			s.device = (enum check_device)opt->device;
 			if (p->n == 2)
 				close(fds[!i]);
 			become_child(tool, p->log_fd);
@@ -123,7 +126,7 @@ static void start(struct pair *p, const char *plugin, int version)
 			s.start_ns = p->start_ns;
 			/* A rule that gives up by itself says more than the tool can: leave it time for that. */
 			s.soft_ns = p->start_ns + p->timeout_ns - p->timeout_ns / 16;
-			check_side_main(&s, plugin);
+			check_side_main(&s, opt->plugin);
 		}
 		p->alive[i] = 1;
 	}
@@ -231,14 +234,23 @@ static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAI
 	return CHECK_PASS;
 }
 
-/* A call longer than the rule's limit, or the deadline; 1 and the detail. */
+/*
+ * A call longer than the rule's limit, or the deadline; 1 and the detail. Both count from the end of init, which has the
+ * same deadline for itself: NCCL gives it as long as it takes.
+ */
 static int late(const struct pair *p, char detail[CHECK_DETAIL])
 {
-	uint64_t limit_ns = (uint64_t)p->rule->call_limit_ms * CHECK_MS;
+	uint64_t limit_ns = (uint64_t)p->rule->call_limit_ms * CHECK_MS, from = p->start_ns;
 
+	for (int i = 0; i < p->n; i++) {
+		uint64_t ready = load_relaxed(&p->shared->side[i].ready_ns);
+
+		limit_ns = ready ? limit_ns : 0;
+		from = ready > from ? ready : from;
+	}
 	if (limit_ns && stuck(p, limit_ns, detail))
 		return 1;
-	if (gantry_now_ns() - p->start_ns <= p->timeout_ns)
+	if (gantry_now_ns() - from <= p->timeout_ns)
 		return 0;
 	if (!stuck(p, 1000 * (uint64_t)CHECK_MS, detail))
 		hung(p, detail);
@@ -297,17 +309,38 @@ static struct check_shared *shared_map(void)
 	return m;
 }
 
-/* One rule of one version; the output of the processes is replayed to stderr if it fails. *connected: set when a
- * connection was made. */
-static enum check_verdict check_run(const struct check_options *opt, int version, const struct check_rule *rule,
-				    char detail[CHECK_DETAIL], int *connected)
+static const struct {
+	const char *name, *symbol;
+	int min, max;
+	const struct check_rule *rules[4];
+} tables[CHECK_TABLES] = {
+	[CHECK_NET] = {"net",
+		       "ncclNetPlugin_v",
+		       GANTRY_NET_VERSION_MIN,
+		       GANTRY_NET_VERSION_MAX,
+		       {check_rules_connect, check_rules_data, check_rules_nccl, check_rules_gpu}},
+	[CHECK_COLLNET] = {"collnet",
+			   "ncclCollNetPlugin_v",
+			   GANTRY_NET_VERSION_MIN,
+			   GANTRY_NET_VERSION_MAX,
+			   {check_rules_collnet}},
+	[CHECK_TUNER] = {"tuner", "ncclTunerPlugin_v", 2, 5, {check_rules_tuner}},
+	[CHECK_PROFILER] = {"profiler", "ncclProfiler_v", 1, 5, {check_rules_profiler}},
+};
+
+/* One rule of one version of a table; the output of the processes is replayed to stderr if it fails. *connected: set
+ * when a connection was made. */
+static enum check_verdict check_run(const struct check_options *opt, enum check_table table, int version,
+				    const struct check_rule *rule, char detail[CHECK_DETAIL], int *connected)
 {
 	struct pair p = {.rule = rule, .n = rule->flags & CHECK_ALONE ? 1 : 2, .timeout_ns = opt->timeout_ns};
 	enum check_verdict v;
+	char symbol[32];
 
 	p.shared = shared_map();
 	p.log_fd = memfd_create("gantry-check", MFD_CLOEXEC);
-	start(&p, opt->plugin, version);
+	snprintf(symbol, sizeof(symbol), "%s%d", tables[table].symbol, version);
+	start(&p, opt, table == CHECK_NET ? NULL : symbol, version);
 	v = watch(&p, detail);
 	kill_all(&p);
 	if (p.log_fd >= 0) {
@@ -320,41 +353,42 @@ static enum check_verdict check_run(const struct check_options *opt, int version
 	return v;
 }
 
+/* A word for each table: a bit for each version that is exported. */
 static void probe_run(struct check_side *s)
 {
-	unsigned mask = 0;
+	unsigned mask[CHECK_TABLES] = {0};
+	char symbol[32];
 
-	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
-		if (gantry_loader_table(s->loader, v))
-			mask |= 1u << v;
-	check_note(s, "%x", mask);
+	for (int t = 0; t < CHECK_TABLES; t++)
+		for (int v = tables[t].min; v <= tables[t].max; v++) {
+			snprintf(symbol, sizeof(symbol), "%s%d", tables[t].symbol, v);
+			if (gantry_loader_symbol(s->loader, symbol))
+				mask[t] |= 1u << v;
+		}
+	check_note(s, "%x %x %x %x", mask[CHECK_NET], mask[CHECK_COLLNET], mask[CHECK_TUNER], mask[CHECK_PROFILER]);
 }
 
-/* Opens the library in a process of its own: a bit per exported version, or 0 and why not. */
-static unsigned check_probe(const struct check_options *opt, char detail[CHECK_DETAIL])
+/* Opens the library in a process of its own: the versions of each table. 0, and why not, if it has none. */
+static int check_probe(const struct check_options *opt, unsigned mask[CHECK_TABLES], char detail[CHECK_DETAIL])
 {
 	static const struct check_rule probe = {"open", "the library opens", probe_run, CHECK_ALONE | CHECK_RAW, 0};
-	unsigned mask = 0;
 	int connected = 0;
 
-	if (check_run(opt, 0, &probe, detail, &connected) != CHECK_PASS || sscanf(detail, "%x", &mask) != 1)
-		return 0;
-	if (!mask)
-		snprintf(detail, CHECK_DETAIL, "exports no ncclNetPlugin_v%d to v%d", GANTRY_NET_VERSION_MIN,
-			 GANTRY_NET_VERSION_MAX);
-	return mask;
+	return check_run(opt, CHECK_NET, 0, &probe, detail, &connected) == CHECK_PASS &&
+	       sscanf(detail, "%x %x %x %x", &mask[CHECK_NET], &mask[CHECK_COLLNET], &mask[CHECK_TUNER],
+		      &mask[CHECK_PROFILER]) == CHECK_TABLES;
 }
 
 /* ---- the command ---- */
 
 enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
 
-static const struct check_rule *const tables[] = {check_rules_connect, check_rules_data, check_rules_nccl};
 static const char *const verdict_names[] = {"none", "pass", "fail", "skip"};
 
 struct request {
 	struct check_options opt;
 	int version; /* 0: every one that is exported */
+	int table;   /* 0: all; else 1 + enum check_table */
 	const char *rule;
 	int json, list;
 };
@@ -366,8 +400,10 @@ struct tally {
 /* clang-format off */
 #define AT(field) offsetof(struct request, field)
 static const struct option_spec specs[] = {
-	{0, OPTION_INT, "version", AT(version), GANTRY_NET_VERSION_MIN, GANTRY_NET_VERSION_MAX, NULL, "N", "this version only (every one that is exported)"},
+	{0, OPTION_CHOICE, "table", AT(table), 0, 0, "all|net|collnet|tuner|profiler", NULL, "tables of this kind only (all)"},
+	{0, OPTION_INT, "version", AT(version), 1, GANTRY_NET_VERSION_MAX, NULL, "N", "this version only (every one that is exported)"},
 	{0, OPTION_TEXT, "rule", AT(rule), 0, 0, NULL, "NAME", "this rule only (all)"},
+	{0, OPTION_CHOICE, "device", AT(opt.device), 0, 0, "auto|cuda|host", NULL, "whose memory stands for a GPU's (auto: GPU 0 if there is one)"},
 	{0, OPTION_TIME, "timeout", AT(opt.timeout_ns), 1000000000, 0, NULL, "S", "the longest that a rule may take (10s)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
 	{0, OPTION_FLAG, "verbose", AT(opt.verbose), 0, 0, NULL, NULL, "show what the plugin prints, also where it passes"},
@@ -377,11 +413,13 @@ static const struct option_spec specs[] = {
 
 static const struct option_set set = {
 	.program = "gantry check",
-	.usage = "PLUGIN [--version N] [--rule NAME] [--timeout S] [--json] [--verbose]\n"
+	.usage = "PLUGIN [--table KIND] [--version N] [--rule NAME] [--device D]\n"
+		 "       [--timeout S] [--json] [--verbose]\n"
 		 "       gantry check --list",
 	.about =
 		"Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
-		"at every version it exports. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
+		"at every version it exports, and of the collNet, tuner and profiler interfaces where it has them. "
+		"PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
 		"gantry-check(1).\n",
 	.notes = "",
 	OPTION_SPECS(specs),
@@ -390,16 +428,22 @@ static const struct option_set set = {
 	.keep_params = 1,
 };
 
-static const struct check_rule *rule_next(size_t *table, size_t *at)
-{
-	while (*table < sizeof(tables) / sizeof(tables[0])) {
-		const struct check_rule *r = &tables[*table][(*at)++];
+/* The rules of all tables one after the other; *ret_table: whose it is. */
+struct rule_walk {
+	size_t table, list, at;
+};
 
-		if (r->name)
-			return r;
-		++*table;
-		*at = 0;
-	}
+static const struct check_rule *rule_next(struct rule_walk *w, enum check_table *ret_table)
+{
+	for (; w->table < CHECK_TABLES; w->table++, w->list = 0)
+		for (; w->list < sizeof(tables[0].rules) / sizeof(tables[0].rules[0]); w->list++, w->at = 0) {
+			const struct check_rule *list = tables[w->table].rules[w->list];
+
+			if (!list || !list[w->at].name)
+				continue;
+			*ret_table = (enum check_table)w->table;
+			return &list[w->at++];
+		}
 	return NULL;
 }
 
@@ -408,9 +452,11 @@ static int check_rule(const char *name)
 {
 	const char *names[RULES_MAX];
 	const struct check_rule *r;
-	size_t table = 0, at = 0, n = 0;
+	struct rule_walk w = {0};
+	enum check_table table;
+	size_t n = 0;
 
-	while (n < RULES_MAX && (r = rule_next(&table, &at))) {
+	while (n < RULES_MAX && (r = rule_next(&w, &table))) {
 		if (strcmp(r->name, name) == 0)
 			return 0;
 		names[n++] = r->name;
@@ -418,16 +464,24 @@ static int check_rule(const char *name)
 	return options_unknown("gantry check: there is no rule", name, names, n, "gantry check --list");
 }
 
-static void list_rules(int json)
+static int table_asked(const struct request *q, enum check_table table)
+{
+	return !q->table || q->table == 1 + (int)table;
+}
+
+static void list_rules(const struct request *q)
 {
 	const struct check_rule *r;
-	size_t table = 0, at = 0;
+	struct rule_walk w = {0};
+	enum check_table table;
 
-	while ((r = rule_next(&table, &at))) {
+	while ((r = rule_next(&w, &table))) {
 		struct gantry_json j;
 
-		if (!json) {
-			printf("%-16s  %s\n", r->name, r->says);
+		if (!table_asked(q, table))
+			continue;
+		if (!q->json) {
+			printf("%-22s  %s\n", r->name, r->says);
 			continue;
 		}
 		gantry_json_begin(&j, stdout, GANTRY_JSON_PEOPLE);
@@ -443,9 +497,9 @@ static void report(const struct request *q, const char *rule, int version, enum 
 	struct gantry_json j;
 
 	if (!q->json && !lines++)
-		printf("%-16s  %-7s  %-7s  %s\n", "rule", "version", "verdict", "detail");
+		printf("%-22s  %-7s  %-7s  %s\n", "rule", "version", "verdict", "detail");
 	if (!q->json) {
-		printf("%-16s  v%-6d  %-7s  %s\n", rule, version, verdict_names[v], detail);
+		printf("%-22s  v%-6d  %-7s  %s\n", rule, version, verdict_names[v], detail);
 		fflush(stdout);
 		return;
 	}
@@ -477,7 +531,7 @@ static int usable(const struct request *q, int version, struct tally *t, char de
 {
 	static const struct check_rule probe = {"table", "", usable_run, CHECK_ALONE, 0};
 	int connected = 0;
-	enum check_verdict v = check_run(&q->opt, version, &probe, detail, &connected);
+	enum check_verdict v = check_run(&q->opt, CHECK_NET, version, &probe, detail, &connected);
 
 	if (v == CHECK_FAIL)
 		count(q, t, "table", version, v, detail);
@@ -486,49 +540,88 @@ static int usable(const struct request *q, int version, struct tally *t, char de
 	return v == CHECK_PASS;
 }
 
-static void run_version(const struct request *q, int version, struct tally *t)
+static void run_version(const struct request *q, enum check_table table, int version, struct tally *t)
 {
 	const struct check_rule *r;
-	size_t table = 0, at = 0;
+	struct rule_walk w = {.table = table};
 	int connected = 0, failed = 0;
+	enum check_table of;
 
 	t->versions++;
-	while ((r = rule_next(&table, &at))) {
+	while ((r = rule_next(&w, &of)) && of == table) {
 		char detail[CHECK_DETAIL] = "";
 		enum check_verdict v;
 
 		if (q->rule && strcmp(q->rule, r->name) != 0)
 			continue;
-		if (!(r->flags & CHECK_ALONE) && failed && !connected) {
+		if (!(r->flags & CHECK_ALONE) && failed && !connected && table == CHECK_NET) {
 			count(q, t, r->name, version, CHECK_SKIP, "not run: no connection could be made");
 			continue;
 		}
-		v = check_run(&q->opt, version, r, detail, &connected);
-		v = v == CHECK_REFUSED ? CHECK_FAIL : v; /* it did not before */
+		v = check_run(&q->opt, table, version, r, detail, &connected);
+		if (v == CHECK_REFUSED) /* a net plugin did not before */
+			v = table == CHECK_NET ? CHECK_FAIL : CHECK_SKIP;
 		failed |= v == CHECK_FAIL && !(r->flags & CHECK_ALONE);
 		count(q, t, r->name, version, v, detail);
 	}
 }
 
+/* Does the rule that was asked for, or any, belong to the table? */
+static int table_has_rule(const struct request *q, enum check_table table)
+{
+	const struct check_rule *r;
+	struct rule_walk w = {.table = table};
+	enum check_table of;
+
+	while ((r = rule_next(&w, &of)) && of == table)
+		if (!q->rule || strcmp(q->rule, r->name) == 0)
+			return 1;
+	return 0;
+}
+
+/* What was asked for and is not there: a failure of the rule on symbols. */
+static int missing(const struct request *q, const unsigned mask[CHECK_TABLES])
+{
+	char detail[CHECK_DETAIL];
+	int asked = q->table ? q->table - 1 : CHECK_NET;
+
+	for (int t = 0; t < CHECK_TABLES; t++)
+		if (table_asked(q, (enum check_table)t) && (q->version ? mask[t] & 1u << q->version : mask[t]))
+			return 0;
+	if (q->version)
+		snprintf(detail, sizeof(detail), "%s%d is not exported", tables[asked].symbol, q->version);
+	else
+		snprintf(detail, sizeof(detail), "no %s%d to v%d is exported", tables[asked].symbol, tables[asked].min,
+			 tables[asked].max);
+	report(q, "symbols", q->version, CHECK_FAIL, detail);
+	return 1;
+}
+
+static void run_table(const struct request *q, enum check_table table, unsigned versions, struct tally *t,
+		      char detail[CHECK_DETAIL])
+{
+	for (int v = tables[table].min; v <= tables[table].max; v++)
+		if (versions & 1u << v && (!q->version || q->version == v) &&
+		    (table != CHECK_NET || usable(q, v, t, detail)))
+			run_version(q, table, v, t);
+}
+
 static int run_all(const struct request *q)
 {
 	char detail[CHECK_DETAIL] = "";
-	unsigned versions = check_probe(&q->opt, detail);
+	unsigned mask[CHECK_TABLES] = {0};
 	uint64_t since = gantry_now_ns();
 	struct tally t = {0};
 
-	if (!versions) {
+	if (!check_probe(&q->opt, mask, detail)) {
 		fprintf(stderr, "gantry check: %s: %s\n", q->opt.plugin, detail);
 		return EXIT_USAGE;
 	}
-	if (q->version && !(versions & 1u << q->version)) {
-		snprintf(detail, sizeof(detail), "ncclNetPlugin_v%d is not exported", q->version);
-		report(q, "symbols", q->version, CHECK_FAIL, detail);
-		t.verdicts[CHECK_FAIL]++;
-	}
-	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
-		if (versions & 1u << v && (!q->version || q->version == v) && usable(q, v, &t, detail))
-			run_version(q, v, &t);
+	t.verdicts[CHECK_FAIL] += missing(q, mask);
+	for (int i = 0; i < CHECK_TABLES; i++)
+		if (table_asked(q, (enum check_table)i) && table_has_rule(q, (enum check_table)i) &&
+		    (t.versions || !t.verdicts[CHECK_REFUSED])) /* else NCCL goes on without the library */
+			run_table(q, (enum check_table)i, mask[i], &t, detail);
 	if (!t.versions && t.verdicts[CHECK_REFUSED] && !t.verdicts[CHECK_FAIL]) {
 		fprintf(stderr, "gantry check: %s cannot be tested here: %s (--verbose shows what it printed)\n",
 			q->opt.plugin, detail);
@@ -551,7 +644,7 @@ int cmd_check(int argc, char **argv)
 	if (q.rule && check_rule(q.rule))
 		return EXIT_USAGE;
 	if (q.list) {
-		list_rules(q.json);
+		list_rules(&q);
 		return EXIT_FINE;
 	}
 	if (!q.opt.plugin)

@@ -10,6 +10,9 @@
  *   progress thread  runs the rule's function: isend, irecv, test, irecvConsumed; it hands everything
  *                    else to the service thread and waits for it
  *
+ * That is a communicator of NCCL. A process may have a second one (check_second), with a pair of threads and, from v11 on,
+ * a context of its own.
+ *
  * A and B talk to each other over a socket pair, and to the tool through a page
  * of shared memory that outlives a crash: it names the phase of the rule and the
  * plugin call each thread is in, so the tool can say where a process died or hung.
@@ -27,7 +30,7 @@
 #include "net/net.h"
 
 enum check_verdict { CHECK_NONE, CHECK_PASS, CHECK_FAIL, CHECK_SKIP, CHECK_REFUSED };
-enum check_thread { CHECK_SERVICE, CHECK_PROGRESS, CHECK_THREADS };
+enum check_thread { CHECK_SERVICE, CHECK_PROGRESS, CHECK_OF_ONE, CHECK_THREADS = 2 * CHECK_OF_ONE };
 enum {
 	CHECK_DETAIL = 256,
 	CHECK_MS = 1000000,	/* nanoseconds */
@@ -39,6 +42,8 @@ enum {
 	CHECK_TEST_SIZES = 32,	/* room that NCCL gives to test for the sizes of a receive */
 };
 /* Exit statuses of a process before its end; what it had to say is in shared memory. */
+/* Whose memory the rules on GPU memory use. */
+enum check_device { CHECK_DEVICE_AUTO, CHECK_DEVICE_CUDA, CHECK_DEVICE_HOST };
 enum { CHECK_EXIT_SAID = 3, CHECK_EXIT_PEER_GONE = 4 };
 
 /* How a rule wants its processes. */
@@ -47,6 +52,9 @@ enum check_flags {
 	CHECK_RAW = 1 << 1,	/* neither adapted nor initialised: the rule looks at the table itself */
 	CHECK_NO_INIT = 1 << 2, /* adapted; the rule calls init itself */
 };
+
+/* What NCCL looks for in a net plugin's library. */
+enum check_table { CHECK_NET, CHECK_COLLNET, CHECK_TUNER, CHECK_PROFILER, CHECK_TABLES };
 
 struct check_side;
 struct check_rule {
@@ -57,14 +65,16 @@ struct check_rule {
 	unsigned call_limit_ms; /* a single plugin call that takes longer fails the rule; 0: only the deadline counts */
 };
 /* Each ends with an entry without a name. */
-extern const struct check_rule check_rules_connect[], check_rules_data[], check_rules_nccl[];
+extern const struct check_rule check_rules_connect[], check_rules_data[], check_rules_nccl[], check_rules_gpu[];
+extern const struct check_rule check_rules_collnet[], check_rules_tuner[], check_rules_profiler[];
 
 /* Shared with the tool; one writer per field (a thread of that side), the tool reads. */
 struct check_status {
 	char phase[96];
 	const char *call[CHECK_THREADS]; /* a literal of the tool, NULL when in no call; store-released after call_ns */
 	uint64_t call_ns[CHECK_THREADS];
-	int verdict; /* enum check_verdict; store-released after detail */
+	uint64_t ready_ns; /* when init and its like were behind it; 0 before */
+	int verdict;	   /* enum check_verdict; store-released after detail */
 	char detail[CHECK_DETAIL];
 };
 struct check_shared {
@@ -78,14 +88,18 @@ struct check_shared {
 struct check_side {
 	const struct check_rule *rule;
 	struct gantry_loader *loader;
-	struct gantry_net *net; /* NULL under CHECK_RAW */
+	struct gantry_net *net; /* NULL under CHECK_RAW, and if a rule on another table finds no net plugin */
+	const char *symbol;	/* of the table that the rule is about; NULL: a net plugin */
+	const void *table;	/* that table */
 	void *ctx;		/* from init */
 	struct gantry_net_nccl nccl;
 	int devices;
 	struct gantry_net_properties props;
-	int version;
-	int role;		    /* 0 is A, 1 is B */
-	int peer_fd;		    /* -1 when alone */
+	int version; /* of the table */
+	int role;    /* 0 is A, 1 is B */
+	int peer_fd; /* -1 when alone */
+	enum check_device device;
+	int first_thread;	    /* 0, or CHECK_OF_ONE in the second communicator */
 	uint64_t start_ns, soft_ns; /* soft_ns: when a rule should give up by itself, before the tool ends it */
 	struct check_shared *shared;
 	struct check_status *me;
@@ -99,6 +113,10 @@ struct check_side {
 	void (*job)(struct check_side *s, void *arg);
 	void *job_arg;
 	int job_busy, finished;
+	/* Of a second communicator: its service thread, and what check_second_start started. */
+	pthread_t service, user;
+	void (*run)(struct check_side *s, void *arg);
+	void *run_arg;
 };
 
 /* check_side.c: the inside of a process. */
@@ -116,6 +134,8 @@ uint64_t check_left_ns(const struct check_side *s); /* until soft_ns, 0 when pas
 /* Brackets one call of the plugin, so that the tool knows where a thread is. */
 uint64_t check_enter(struct check_side *s, enum check_thread thread, const char *call);
 void check_leave(struct check_side *s, enum check_thread thread, uint64_t since);
+/* In a long run: a busy machine stops a call of the progress thread as well, but not one of every few hundred. */
+void check_waits(struct check_side *s, const char *calls);
 #define CHECK_CALL(s, thread, name, expr)                                                                              \
 	__extension__({                                                                                                \
 		uint64_t call_since_ = check_enter(s, thread, name);                                                   \
@@ -138,12 +158,23 @@ void check_service(struct check_side *s, void (*job)(struct check_side *, void *
 void check_service_start(struct check_side *s, void (*job)(struct check_side *, void *), void *arg);
 void check_service_wait(struct check_side *s);
 
+/*
+ * A second communicator of the process, as NCCL makes it: init comes from the thread that calls this (before v11 there was
+ * one for the library), connections from a service thread of its own. A job runs beside the first communicator: as its
+ * progress thread, or as the thread of the user that ends it, with check_second_end.
+ */
+struct check_side *check_second(struct check_side *s);
+void check_second_start(struct check_side *second, void (*run)(struct check_side *, void *), void *arg);
+void check_second_wait(struct check_side *second);
+void check_second_end(struct check_side *second); /* the service thread ends, and then the context */
+
 /* check_flow.c: what NCCL's service thread does. Unless said otherwise, called on the progress thread. */
 struct check_link {
 	int sending; /* this side has the send comm, the other one the receive comm */
 	unsigned connect_late_ms, accept_late_ms;
 	int dev;
-	void *comm; /* result */
+	void *comm;				     /* result */
+	struct gantry_net_device_handle *dev_handle; /* result, of a receiver of device type UNPACK; else NULL */
 };
 /* On the service thread. An error of init and no devices are a refusal: NCCL goes on without the plugin. */
 void check_init(struct check_side *s, void **ret_ctx);
@@ -223,12 +254,21 @@ void check_flow_run(struct check_flow *f);
 /* Link, one plan in the direction A receives, everything closed: what most rules are. */
 void check_flow_once(struct check_side *s, const struct check_plan *p);
 
+/* The bytes of message `message`; compare: the first position that differs, or size. */
+void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t message);
+size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t message);
 int check_unwritten(const void *value, size_t size);	  /* as NCCL left it: the plugin wrote nothing */
 size_t check_untouched(const uint8_t *data, size_t size); /* first byte that is not CHECK_POISON, or size */
 uint64_t check_random(uint64_t *state);
-long check_rss_kb(void); /* memory of this process, without what malloc merely keeps */
+/* Memory of this process in KiB. What it takes more of than before, and has not merely touched for the first time: a ring
+ * that was made at connect fills page by page. */
+struct check_memory {
+	long resident, mapped, allocated;
+};
+void check_memory_now(struct check_memory *m);
+long check_grown_kb(const struct check_memory *before);
 /* The entry of the table is there, as init left it. */
-enum check_entry { CHECK_MAKE_VDEVICE = 19 };
+enum check_entry { CHECK_GET_DEVICE_MR = 17, CHECK_MAKE_VDEVICE = 19 };
 int check_has(const struct check_side *s, enum check_entry entry);
 
 #endif

@@ -122,6 +122,7 @@ static void link_receive(struct check_side *s, struct check_link *l)
 	link_made(s, l);
 	if (dev && (!dev->handle || !dev->size))
 		check_fail(s, "device type UNPACK, but accept did not fill the device handle");
+	l->dev_handle = dev;
 	CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen));
 }
 
@@ -266,7 +267,7 @@ uint64_t check_random(uint64_t *state)
 	return word_of(0x63686563, 0, (*state)++);
 }
 
-static void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t message)
+void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t message)
 {
 	for (size_t at = 0; at < size; at += 8) {
 		uint64_t w = word_of(seed, message, at);
@@ -275,8 +276,7 @@ static void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t messa
 	}
 }
 
-/* The first position that differs, or size. */
-static size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t message)
+size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t message)
 {
 	for (size_t at = 0; at < size; at += 8) {
 		uint64_t w = word_of(seed, message, at);
@@ -442,7 +442,7 @@ static gantry_result post_send(struct check_flow *f, struct check_post *p)
 
 static gantry_result post_recv(struct check_flow *f, struct check_post *p)
 {
-	static struct check_post given; /* of the progress thread */
+	static _Thread_local struct check_post given;
 	const struct check_group *g = &f->plan->groups[f->next_group];
 	struct gantry_net *net = f->s->net;
 	gantry_result r;

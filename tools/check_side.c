@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { SLOW_CALLS_MAX = 3, WAIT_MS = 10, WAIT_CALLS = 6 };
+enum { LATE_MS = 500, SLOW_CALLS_MAX = 3, WAIT_MS = 10, WAIT_CALLS = 6, WAITS_MAX = 20, CALLS_PER_WAIT = 400 };
 
 static void say(struct check_side *s, enum check_verdict v, const char *fmt, va_list ap)
 {
@@ -102,8 +102,8 @@ uint64_t check_enter(struct check_side *s, enum check_thread thread, const char 
 {
 	uint64_t now = gantry_now_ns();
 
-	store_relaxed(&s->me->call_ns[thread], now);
-	store_release(&s->me->call[thread], call);
+	store_relaxed(&s->me->call_ns[s->first_thread + (int)thread], now);
+	store_release(&s->me->call[s->first_thread + (int)thread], call);
 	return now;
 }
 
@@ -113,38 +113,49 @@ uint64_t check_enter(struct check_side *s, enum check_thread thread, const char 
  */
 static void judge_slow(struct check_side *s, enum check_thread thread, const char *call, uint64_t took)
 {
-	static struct {
+	static struct calls {
 		const char *call;
 		int times, calls, waits;
-	} seen[CHECK_THREADS];
+	} of[CHECK_THREADS];
+	struct calls *seen = &of[s->first_thread + (int)thread];
 
-	if (seen[thread].call != call) {
-		memset(&seen[thread], 0, sizeof(seen[thread]));
-		seen[thread].call = call;
+	if (seen->call != call) {
+		memset(seen, 0, sizeof(*seen));
+		seen->call = call;
 	}
-	seen[thread].calls++;
-	seen[thread].times += took >= s->slow_ns;
-	seen[thread].waits += took >= WAIT_MS * (uint64_t)CHECK_MS;
-	if (seen[thread].times >= SLOW_CALLS_MAX)
+	seen->calls++;
+	seen->times += took >= s->slow_ns;
+	seen->waits += took >= WAIT_MS * (uint64_t)CHECK_MS;
+	if (seen->times >= SLOW_CALLS_MAX)
 		check_fail(s, "%s took %.0f ms (bound %.0f ms, %d times), phase: %s", call, (double)took / CHECK_MS,
-			   (double)s->slow_ns / CHECK_MS, seen[thread].times, s->me->phase);
-	if (thread == CHECK_PROGRESS && seen[thread].calls >= WAIT_CALLS && seen[thread].waits * 2 > seen[thread].calls)
-		check_fail(s, "%s waits: %d of %d calls in a row took %d ms and more, phase: %s", call,
-			   seen[thread].waits, seen[thread].calls, WAIT_MS, s->me->phase);
+			   (double)s->slow_ns / CHECK_MS, seen->times, s->me->phase);
+	if (thread == CHECK_PROGRESS && seen->calls >= WAIT_CALLS && seen->waits * 2 > seen->calls)
+		check_fail(s, "%s waits: %d of %d calls in a row took %d ms and more, phase: %s", call, seen->waits,
+			   seen->calls, WAIT_MS, s->me->phase);
 }
 
 void check_leave(struct check_side *s, enum check_thread thread, uint64_t since)
 {
-	const char *call = s->me->call[thread];
+	const char **entered = &s->me->call[s->first_thread + (int)thread], *call = *entered;
 	uint64_t took = gantry_now_ns() - since;
 
-	store_release(&s->me->call[thread], NULL);
+	store_release(entered, NULL);
 	if (thread == CHECK_PROGRESS) {
 		s->calls++;
 		s->waits += took >= 2 * WAIT_MS * (uint64_t)CHECK_MS;
 	}
 	if (s->slow_ns)
 		judge_slow(s, thread, call, took);
+}
+
+void check_waits(struct check_side *s, const char *calls)
+{
+#ifndef GANTRY_SANITIZED /* sanitizers are slow */
+	if (s->waits > WAITS_MAX && s->waits > s->calls / CALLS_PER_WAIT)
+		check_fail(s, "%d of %d calls of %s took %d ms and more", s->waits, s->calls, calls, 2 * WAIT_MS);
+#else
+	(void)s, (void)calls;
+#endif
 }
 
 void check_ok(struct check_side *s, gantry_result r, const char *call)
@@ -163,6 +174,23 @@ void check_tell(struct check_side *s, const void *data, size_t size)
 		_exit(CHECK_EXIT_PEER_GONE);
 }
 
+/* The other process has not spoken: in a call of the plugin, if it is in one. */
+static void blame_late(struct check_side *s)
+{
+	const struct check_status *other = &s->shared->side[!s->role];
+	uint64_t now = gantry_now_ns();
+
+	for (int t = 0; t < CHECK_THREADS; t++) {
+		const char *call = load_acquire(&other->call[t]);
+		uint64_t since = load_relaxed(&other->call_ns[t]);
+
+		if (call && now > since + LATE_MS * (uint64_t)CHECK_MS)
+			check_fail(s, "%s has not returned after %.1f s in the other process, phase: %s", call,
+				   (double)(now - since) / 1e9, other->phase);
+	}
+	check_fail(s, "the other process is late, phase: %s", s->me->phase);
+}
+
 void check_hear(struct check_side *s, void *data, size_t size)
 {
 	struct pollfd p = {.fd = s->peer_fd, .events = POLLIN};
@@ -172,7 +200,7 @@ void check_hear(struct check_side *s, void *data, size_t size)
 	while (poll(&p, 1, (int)(check_left_ns(s) / CHECK_MS + spare_ms)) < 0 && errno == EINTR)
 		;
 	if (!p.revents)
-		check_fail(s, "the other process is late, phase: %s", s->me->phase);
+		blame_late(s);
 	got = recv(s->peer_fd, data, size, 0);
 	if (got <= 0)
 		_exit(CHECK_EXIT_PEER_GONE);
@@ -238,16 +266,78 @@ static void serve(struct check_side *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
+static void end_service(struct check_side *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->finished = 1;
+	pthread_cond_broadcast(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+}
+
 static void *progress_main(void *arg)
 {
 	struct check_side *s = arg;
 
 	s->rule->run(s);
-	pthread_mutex_lock(&s->lock);
-	s->finished = 1;
-	pthread_cond_broadcast(&s->wake);
-	pthread_mutex_unlock(&s->lock);
+	end_service(s);
 	return NULL;
+}
+
+static void start_thread(struct check_side *s, pthread_t *ret_thread, void *(*body)(void *))
+{
+	int error = pthread_create(ret_thread, NULL, body, s);
+
+	if (error)
+		check_fail(s, "cannot start a thread: %s", strerror(error));
+}
+
+static void *service_main(void *second)
+{
+	serve(second);
+	return NULL;
+}
+
+static void *user_main(void *arg)
+{
+	struct check_side *second = arg;
+
+	second->run(second, second->run_arg);
+	return NULL;
+}
+
+struct check_side *check_second(struct check_side *s)
+{
+	static struct check_side second;
+
+	second = *s;
+	second.first_thread = CHECK_OF_ONE;
+	second.calls = second.waits = 0;
+	pthread_mutex_init(&second.lock, NULL);
+	pthread_cond_init(&second.wake, NULL);
+	if (s->version >= 11)
+		check_init(&second, &second.ctx);
+	start_thread(&second, &second.service, service_main);
+	return &second;
+}
+
+void check_second_start(struct check_side *second, void (*run)(struct check_side *, void *), void *arg)
+{
+	second->run = run;
+	second->run_arg = arg;
+	start_thread(second, &second->user, user_main);
+}
+
+void check_second_wait(struct check_side *second)
+{
+	pthread_join(second->user, NULL);
+}
+
+void check_second_end(struct check_side *second)
+{
+	end_service(second);
+	pthread_join(second->service, NULL);
+	if (second->version >= 11)
+		CHECK_MUST(second, CHECK_SERVICE, "finalize", second->net->ops->finalize(second->net, second->ctx));
 }
 
 /*
@@ -280,14 +370,30 @@ static ncclResult_t profile(void **event, int type, void *phandle, int64_t plugi
 	return ncclSuccess;
 }
 
+static int has_net(const struct gantry_loader *loader)
+{
+	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
+		if (gantry_loader_table(loader, v))
+			return 1;
+	return 0;
+}
+
 static void open_plugin(struct check_side *s, const char *plugin)
 {
 	check_phase(s, "opening the library");
-	if (gantry_loader_open(plugin, &s->loader) != GANTRY_OK)
+	if (gantry_loader_open_any(plugin, &s->loader) != GANTRY_OK)
 		check_fail(s, "cannot open: %s", gantry_last_error());
 	if (s->rule->flags & CHECK_RAW)
 		return;
-	if (gantry_loader_net(s->loader, s->version, &s->net) != GANTRY_OK)
+	if (s->symbol) {
+		s->table = gantry_loader_symbol(s->loader, s->symbol);
+		if (!s->table)
+			check_fail(s, "%s is not exported", s->symbol);
+		if (!has_net(s->loader))
+			return;
+	}
+	/* NCCL initialises the network, in the newest version, before it looks for other tables. */
+	if (gantry_loader_net(s->loader, s->symbol ? 0 : s->version, &s->net) != GANTRY_OK)
 		check_fail(s, "cannot use the table: %s", gantry_last_error());
 	the_side = s;
 	s->nccl = (struct gantry_net_nccl){.profiler = profile, .phandle = &s->nccl};
@@ -301,6 +407,20 @@ static void open_plugin(struct check_side *s, const char *plugin)
 		check_fail(s, "maxRecvs is %d", s->props.max_recvs);
 }
 
+/* The rule's time begins when both processes are here. */
+static void begin(struct check_side *s)
+{
+	uint64_t now;
+
+	check_phase(s, "starting");
+	if (s->peer_fd >= 0)
+		check_meet(s);
+	now = gantry_now_ns();
+	s->soft_ns += now - s->start_ns;
+	s->start_ns = now;
+	store_relaxed(&s->me->ready_ns, now);
+}
+
 void check_side_main(struct check_side *s, const char *plugin)
 {
 	pthread_t progress;
@@ -308,9 +428,8 @@ void check_side_main(struct check_side *s, const char *plugin)
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->wake, NULL);
 	open_plugin(s, plugin);
-	check_phase(s, "starting");
-	if (pthread_create(&progress, NULL, progress_main, s) != 0)
-		check_fail(s, "cannot start a thread: %s", strerror(errno));
+	begin(s);
+	start_thread(s, &progress, progress_main);
 	serve(s);
 	pthread_join(progress, NULL);
 	if (s->ctx) {

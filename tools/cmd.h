@@ -18,5 +18,6 @@ int cmd_top(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_run(int argc, char **argv);
+int cmd_reducer(int argc, char **argv);
 
 #endif

@@ -22,7 +22,9 @@
 #include "base/build.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/openssl.h"
 #include "base/param.h"
+#include "base/seal.h"
 #include "base/secret.h"
 #include "base/text.h"
 #include "device/device.h"
@@ -98,11 +100,28 @@ static void say_kernels(struct doctor *d)
 			   "install CUDA's nvcc and build again to use a GPU");
 }
 
+#if GANTRY_HAVE_OPENSSL
+static void say_encryption(struct doctor *d)
+{
+	bool wanted = gantry_params()->encrypt != PARAM_ENCRYPT_OFF, can = gantry_openssl_load() == GANTRY_OK;
+	char value[48];
+
+	snprintf(value, sizeof(value), "%s, %s", wanted ? "on" : "off", gantry_cipher_name(gantry_cipher_preferred()));
+	if (can)
+		doctor_say(d, "build", "encryption", DOCTOR_OK, value,
+			   "of everything between processes (GANTRY_ENCRYPT)", "");
+	else
+		doctor_say(d, "build", "encryption", wanted ? DOCTOR_FAIL : DOCTOR_NOTE, "no", gantry_last_error(),
+			   "install libssl (libssl3), or leave GANTRY_ENCRYPT off");
+}
+#endif
+
 static void say_openssl(struct doctor *d)
 {
 #if GANTRY_HAVE_OPENSSL
 	doctor_say(d, "build", "openssl", DOCTOR_OK, "yes", OpenSSL_version(OPENSSL_VERSION), "");
 	doctor_can(d, DOCTOR_AUTH, 1, "");
+	say_encryption(d);
 #else
 	const struct gantry_params *p = gantry_params();
 	int wanted = *p->secret || *p->secret_file;

@@ -43,6 +43,7 @@ static const struct menu top = {
 		     {"check", cmd_check, "conformance of a net plugin library, rule by rule"},
 		     {"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
 		     {"run", cmd_run, "a program that uses NCCL, on Gantry's libnccl.so.2"},
+		     {"reducer", cmd_reducer, "adds up what ranks send, for jobs with GANTRY_REDUCERS (collNet)"},
 		     {"top", cmd_top, "what running processes move and wait for, live"},
 		     {"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
 		     {"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},

@@ -192,7 +192,7 @@ static void transports(const struct pcoll_rank *rk, char *buf, size_t len)
 {
 	buf[0] = 0;
 	for (int i = 0; i < rk->base.nranks; i++)
-		perf_comm_join(buf, len, i == rk->base.rank ? "" : gantry_comm_transport(rk->base.comm, i));
+		perf_comm_join(buf, len, gantry_comm_transport(rk->base.comm, i));
 	perf_comm_join(buf, len, buf[0] ? "" : "self");
 }
 

@@ -155,7 +155,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 	return GANTRY_OK;
 }
 
-/* Posts now, however often that takes. */
+/* Posts now, however often that takes. The other side must be at the same message. */
 static gantry_result post_now(struct perf_peer *p, int sending, const struct message *m, void **ret_request)
 {
 	gantry_result r;
@@ -167,60 +167,79 @@ static gantry_result post_now(struct perf_peer *p, int sending, const struct mes
 	return r;
 }
 
-static gantry_result wait_both(struct perf_peer *p, void **send, void **recv, size_t size)
-{
-	int done;
+/* A message each way, in flight or to be posted. */
+struct exchange {
+	struct message in, out;
+	int want_in, want_out; /* not posted yet */
+	void *recv, *send;
+};
 
-	while (*send || *recv) {
-		if (*recv) {
-			TRY_NOW(poll_request(p, &p->channels[0], *recv, 0, size, &done));
-			if (done)
-				*recv = NULL;
-		}
-		if (*send) {
-			TRY_NOW(poll_request(p, &p->channels[0], *send, 1, size, &done));
-			if (done)
-				*send = NULL;
-		}
+static gantry_result try_post(struct perf_peer *p, int sending, const struct message *m, int *want, void **request)
+{
+	if (*want) {
+		*request = NULL;
+		TRY_NOW(post(p, sending, m, request));
+		*want = !*request;
 	}
 	return GANTRY_OK;
 }
 
+/* Until both are done. What gets no request is tried again beside the other, as NCCL does: some plugins take a receive only
+ * after the other side has called isend. */
+static gantry_result wait_both(struct perf_peer *p, struct exchange *x)
+{
+	size_t size = x->in.size;
+	int done;
+
+	do {
+		TRY_NOW(try_post(p, 0, &x->in, &x->want_in, &x->recv));
+		TRY_NOW(try_post(p, 1, &x->out, &x->want_out, &x->send));
+		if (x->recv) {
+			TRY_NOW(poll_request(p, &p->channels[0], x->recv, 0, size, &done));
+			if (done)
+				x->recv = NULL;
+		}
+		if (x->send) {
+			TRY_NOW(poll_request(p, &p->channels[0], x->send, 1, size, &done));
+			if (done)
+				x->send = NULL;
+		}
+	} while (x->want_in || x->want_out || x->send || x->recv);
+	return GANTRY_OK;
+}
+
 /*
- * Rank 0 serves. A receive is always posted before the message that provokes
+ * Rank 0 serves. A receive is posted before the message that provokes
  * the answer leaves, as NCCL does. Sent from buffer 0, received into buffer 1.
  */
 static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 {
 	struct perf_peer *p = rk->peer;
 	struct channel *ch = &p->channels[0];
-	struct message out_msg = {ch, perf_buf(rk, 0), size, ch->send_mr[0]},
-		       in_msg = {ch, perf_buf(rk, 1), size, ch->recv_mr[1]};
-	void *send = NULL, *recv = NULL;
+	struct exchange x = {.in = {ch, perf_buf(rk, 1), size, ch->recv_mr[1]},
+			     .out = {ch, perf_buf(rk, 0), size, ch->send_mr[0]},
+			     .want_in = 1};
 	int check = rk->opts->work.check, answer = rk->rank == 1;
 
-	TRY_NOW(post_now(p, 0, &in_msg, &recv));
 	for (uint64_t i = 0; i < iters; i++) {
 		if (answer) {
-			TRY_NOW(wait_both(p, &send, &recv, size));
+			TRY_NOW(wait_both(p, &x));
 			if (check)
-				check_message(rk, in_msg.at, size, perf_seq(rk, 2 * i), 0);
-			if (i + 1 < iters)
-				TRY_NOW(post_now(p, 0, &in_msg, &recv));
+				check_message(rk, x.in.at, size, perf_seq(rk, 2 * i), 0);
+			x.want_in = i + 1 < iters;
 		}
 		if (check)
-			perf_stamp(out_msg.at, size, perf_seq(rk, 2 * i + (uint64_t)answer));
-		TRY_NOW(post_now(p, 1, &out_msg, &send));
+			perf_stamp(x.out.at, size, perf_seq(rk, 2 * i + (uint64_t)answer));
+		x.want_out = 1;
 		if (!answer) {
-			TRY_NOW(wait_both(p, &send, &recv, size));
+			TRY_NOW(wait_both(p, &x));
 			if (check)
-				check_message(rk, in_msg.at, size, perf_seq(rk, 2 * i + 1), 0);
-			if (i + 1 < iters)
-				TRY_NOW(post_now(p, 0, &in_msg, &recv));
+				check_message(rk, x.in.at, size, perf_seq(rk, 2 * i + 1), 0);
+			x.want_in = i + 1 < iters;
 		}
 		perf_progress(rk->state);
 	}
-	return wait_both(p, &send, &recv, size);
+	return wait_both(p, &x);
 }
 
 const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};

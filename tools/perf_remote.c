@@ -17,6 +17,7 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "comm/ctl_wire.h"
 #include "gantry/version.h"
 #include "inet/settings.h"
@@ -39,7 +40,7 @@ int perf_remote_check(const char *program, const struct perf_remote_opts *o)
 		wrong = "--forever goes with --listen";
 	else if (o->port && !perf_remote_wanted(o))
 		wrong = "--port goes with --listen or a HOST";
-	else if (o->host && !perf_host_valid(o->host))
+	else if (o->host && !gantry_check_host(o->host))
 		wrong = "HOST is an address, [address]:port or a name, and a port is from 1 to 65535";
 	if (wrong)
 		fprintf(stderr, "%s: %s\n", program, wrong);
@@ -159,33 +160,13 @@ gantry_result perf_remote_read_card(struct perf_remote *rm, struct perf_card *c)
 
 /* ---- which interface ---- */
 
-/* The one that carries the address, "" if none does: behind NAT it is another host's. */
-static void interface_of(const struct gantry_addr *a, char name[IFNAMSIZ])
-{
-	struct gantry_nic_list *list = NULL;
-
-	name[0] = 0;
-	if (gantry_nic_scan(&list) != GANTRY_OK)
-		return;
-	for (int i = 0; i < list->count && !name[0]; i++)
-		for (int k = 0; k < list->nics[i].naddrs && !name[0]; k++) {
-			struct gantry_addr own = list->nics[i].addrs[k];
-
-			if (own.sa.sa_family == AF_INET6 && a->sa.sa_family == AF_INET6)
-				own.in6.sin6_scope_id = a->in6.sin6_scope_id;
-			if (gantry_addr_same_host(&own, a))
-				memcpy(name, list->nics[i].name, IFNAMSIZ);
-		}
-	gantry_nic_list_free(list);
-}
-
 static gantry_result choose_interface(const struct perf_remote *rm)
 {
 	int v6 = rm->local.sa.sa_family == AF_INET6;
 	char name[IFNAMSIZ], pattern[IFNAMSIZ + 1];
 
 	if (!*inet_wanted_interfaces()) {
-		interface_of(&rm->local, name);
+		gantry_nic_of_addr(&rm->local, name);
 		snprintf(pattern, sizeof(pattern), "=%s", name);
 		if (name[0]) {
 			setenv("GANTRY_IFNAME", pattern, 1);
@@ -334,7 +315,7 @@ static void only_warnings(enum gantry_log_level level, enum gantry_log_subsys su
 static gantry_result join(struct perf_remote *rm)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_addr addrs[PERF_ADDRS_MAX] = {{.in = {.sin_family = AF_INET}}};
+	struct gantry_addr addrs[GANTRY_ADDRS_MAX] = {{.in = {.sin_family = AF_INET}}};
 	struct listening l = {.rm = rm, .port = rm->opts->port ? rm->opts->port : PERF_PORT};
 	struct perf_rendezvous rv = {.name = "gantry perf",
 				     .rank = perf_remote_rank(rm->opts),
@@ -349,7 +330,7 @@ static gantry_result join(struct perf_remote *rm)
 	char where[GANTRY_ADDR_TEXT] = "", why[256], text[TEXT];
 
 	if (!rm->opts->listen) {
-		if (perf_resolve(rm->opts->host, (uint16_t)l.port, addrs, &rv.naddrs, why, sizeof(why)) < 0)
+		if (gantry_addr_resolve(rm->opts->host, (uint16_t)l.port, addrs, &rv.naddrs, why, sizeof(why)) < 0)
 			FAIL(GANTRY_ERR_UNREACHABLE, "%s", why);
 		l.port = gantry_addr_port(&addrs[0]);
 		fprintf(stderr, "%s: connecting to %s\n", rm->program, gantry_addr_text(&addrs[0], where));

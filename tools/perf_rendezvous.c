@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,96 +17,6 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
-
-/* ---- names ---- */
-
-/* Cuts "[fd00::2]:4000" and the like into host and port; 0 if there is none. -1: not a port. */
-static int split_port(char *text, char **ret_host, uint16_t *ret_port)
-{
-	char *end = strchr(text, ']'), *port = NULL;
-	int64_t v = 0;
-
-	*ret_host = text;
-	if (*text == '[' && !end)
-		return -1;
-	if (*text == '[') {
-		*ret_host = text + 1;
-		*end = 0;
-		if (end[1] == ':')
-			port = end + 2;
-		else if (end[1])
-			return -1;
-	} else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
-		port = strchr(text, ':');
-		*port++ = 0;
-	}
-	if (port && (gantry_parse_int(port, &v) != GANTRY_OK || v < 1 || v > 65535))
-		return -1;
-	*ret_port = (uint16_t)v;
-	return 0;
-}
-
-int perf_host_valid(const char *text)
-{
-	char copy[512], *host;
-	uint16_t port;
-
-	return (size_t)snprintf(copy, sizeof(copy), "%s", text) < sizeof(copy) && split_port(copy, &host, &port) == 0 &&
-	       *host;
-}
-
-static int add_host(const char *host, uint16_t port, struct gantry_addr *addrs, int *n, char *why, size_t len)
-{
-	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-	const struct addrinfo numeric = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
-	struct addrinfo *list = NULL;
-	int e = getaddrinfo(host, NULL, &numeric, &list);
-
-	if (e)
-		e = getaddrinfo(host, NULL, &hints, &list);
-	if (e) {
-		snprintf(why, len, "%s: %s", host, gai_strerror(e));
-		return -1;
-	}
-	for (const struct addrinfo *i = list; i && *n < PERF_ADDRS_MAX; i = i->ai_next) {
-		struct gantry_addr a = gantry_addr_of(i->ai_addr);
-
-		if (a.sa.sa_family == AF_UNSPEC)
-			continue;
-		gantry_addr_set_port(&a, port);
-		addrs[(*n)++] = a;
-	}
-	freeaddrinfo(list);
-	return 0;
-}
-
-int perf_resolve(const char *text, uint16_t port, struct gantry_addr ret_addrs[PERF_ADDRS_MAX], int *ret_n, char *why,
-		 size_t len)
-{
-	char copy[512], *rest = copy, *one, *host;
-	int n = 0;
-
-	if ((size_t)snprintf(copy, sizeof(copy), "%s", text) >= sizeof(copy)) {
-		snprintf(why, len, "%.40s...: too long for a host", text);
-		return -1;
-	}
-	while ((one = strsep(&rest, ","))) {
-		uint16_t own = 0;
-
-		if (split_port(one, &host, &own) < 0 || !*host) {
-			snprintf(why, len, "%s: not a host, or its port is not from 1 to 65535", text);
-			return -1;
-		}
-		if (add_host(host, own ? own : port, ret_addrs, &n, why, len) < 0)
-			return -1;
-	}
-	if (!n) {
-		snprintf(why, len, "%s: no address", text);
-		return -1;
-	}
-	*ret_n = n;
-	return 0;
-}
 
 /* ---- whom a join waits for ---- */
 
@@ -399,7 +308,7 @@ gantry_result perf_id_exchange(const struct perf_launcher *l, const struct perf_
 			       struct gantry_unique_id *ret_id)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_addr addrs[PERF_ADDRS_MAX];
+	struct gantry_addr addrs[GANTRY_ADDRS_MAX];
 	struct perf_rendezvous rv = {.name = root->job,
 				     .rank = l->rank,
 				     .nranks = l->size,
@@ -414,7 +323,7 @@ gantry_result perf_id_exchange(const struct perf_launcher *l, const struct perf_
 
 	if (!all)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the ids of %d ranks", l->size);
-	if (perf_resolve(root->hosts, root->port, addrs, &rv.naddrs, why, sizeof(why)) < 0)
+	if (gantry_addr_resolve(root->hosts, root->port, addrs, &rv.naddrs, why, sizeof(why)) < 0)
 		FAIL(GANTRY_ERR_CONFIG, "the host of rank 0 by %s: %s; name it with --root", root->from, why);
 	if (l->rank == 0 && root->guessed)
 		TRY(check_guess(root, addrs, rv.naddrs));

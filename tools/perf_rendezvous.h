@@ -14,15 +14,7 @@
 #include "gantry/comm.h"
 #include "inet/nic.h"
 
-enum { PERF_PORT = 18520, PERF_ADDRS_MAX = 8 };
-
-/*
- * "10.0.0.2", "10.0.0.2:4000", "node7", "node7:4000", "fd00::2", "[fd00::2]:4000", or several of them with commas
- * between: their addresses with their ports, `port` where there is none. 0, or -1 and half a sentence in `why`.
- */
-int perf_host_valid(const char *text); /* whether it has that form */
-int perf_resolve(const char *text, uint16_t port, struct gantry_addr ret_addrs[PERF_ADDRS_MAX], int *ret_n, char *why,
-		 size_t len);
+enum { PERF_PORT = 18520 };
 
 /* A thread that looks what a join waits for. It calls `say` after a second, and when that has changed; after each line
  * that `say` has written (it returns 1) at the earliest two seconds later, four, and so on. `awaits` is what
@@ -67,7 +59,7 @@ int perf_launcher_find(struct perf_launcher *ret_launcher, char *why, size_t len
 
 /* Where the ranks meet; the same on all of them. */
 struct perf_root {
-	char hosts[512];  /* for perf_resolve */
+	char hosts[512];  /* for gantry_addr_resolve */
 	uint16_t port;	  /* where hosts has none */
 	char job[256];	  /* tells this job from others */
 	const char *from; /* who said so: "MASTER_ADDR" */

@@ -30,7 +30,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_FLAG, "once", AT(once), 0, 0, NULL, NULL, "one picture, after one interval"},
 	{0, OPTION_FLAG, "lanes", AT(lanes), 0, 0, NULL, NULL, "each lane by itself, too"},
 	{0, OPTION_TEXT, "dir", AT(dir), 0, 0, NULL, "FOLDER", "where the sockets are (default GANTRY_STATS_DIR)"},
-	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per process, link, communicator's peer and pipeline"},
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per process, link, communicator's peer, pipeline and job of a reducer"},
 };
 /* clang-format on */
 
@@ -38,7 +38,7 @@ static const struct option_set command = {
 	.program = "gantry top",
 	.about = "What the processes of this user on this machine move and wait for: NCCL with the plugin, "
 		 "communicators,\n"
-		 "pipelines of gantry/rx.h. It goes on until it is interrupted; on a terminal in place.\n",
+		 "pipelines of gantry/rx.h, reducers. It goes on until it is interrupted; on a terminal in place.\n",
 	.notes = "Exit status: 0 there was a process; 1 there was none; 2 wrong usage.\n",
 	OPTION_SPECS(specs),
 };
@@ -127,7 +127,7 @@ static const char *causes_text(const struct top_row *r, const struct change *c, 
 	return buf;
 }
 
-static const char *const kind_names[] = {"link", "lane", "comm", "rx"};
+static const char *const kind_names[] = {"link", "lane", "comm", "rx", "job"};
 
 static void print_row(const struct top_row *r, const struct change *c)
 {

@@ -24,10 +24,10 @@ struct top_sample {
 int top_parse(char *line, struct top_sample *ret);
 
 /* One line of the picture. */
-enum top_kind { TOP_LINK, TOP_LANE, TOP_COMM, TOP_RX };
+enum top_kind { TOP_LINK, TOP_LANE, TOP_COMM, TOP_RX, TOP_JOB };
 struct top_row {
 	enum top_kind kind;
-	char id[64]; /* link, link and lane, communicator and rank, number of the pipeline */
+	char id[64]; /* link, link and lane, communicator and rank, number of the pipeline, job of a reducer */
 	char peer[160];
 	int lanes; /* of a link */
 	double sent, received, retransmits;

@@ -199,6 +199,27 @@ static void take_comm(struct top_process *p, const struct top_sample *s)
 		add_cause(r, label(s, "cause"), s->value);
 }
 
+static void take_reducer(struct top_process *p, const struct top_sample *s)
+{
+	const char *what = s->metric + strlen("gantry_reducer_");
+	struct top_row *r;
+	char id[64], peer[64];
+
+	if (!*label(s, "job"))
+		return;
+	snprintf(id, sizeof(id), "%.8s", label(s, "job"));
+	snprintf(peer, sizeof(peer), "%.20s ranks", label(s, "ranks"));
+	r = row_of(p, TOP_JOB, id, peer);
+	if (!r)
+		return;
+	if (strcmp(what, "bytes_total") == 0)
+		add_bytes(r, s);
+	else if (strcmp(what, "wait_seconds_total") == 0)
+		add_cause(r, label(s, "cause"), s->value);
+	else if (strcmp(what, "waiting") == 0 && s->value > 0)
+		snprintf(r->waits_for, sizeof(r->waits_for), "%s", label(s, "waits_for"));
+}
+
 static void take_process(struct top_process *p, const struct top_sample *s)
 {
 	const char *rank = label(s, "rank");
@@ -230,6 +251,8 @@ int top_take(struct top_process *p, char *text)
 			take_lane(p, &s);
 		else if (strncmp(s.metric, "gantry_comm_", 12) == 0)
 			take_comm(p, &s);
+		else if (strncmp(s.metric, "gantry_reducer_", 15) == 0)
+			take_reducer(p, &s);
 		else if (strcmp(s.metric, "gantry_rx_bytes_total") == 0 && (r = row_of(p, TOP_RX, label(&s, "rx"), "")))
 			add_bytes(r, &s);
 	}

@@ -11,8 +11,11 @@ CC :=
 endif
 
 # Seconds per fuzz target: `make test` spends FUZZ_SECONDS, `make fuzz` spends FUZZ_LONG_SECONDS.
-FUZZ_SECONDS      ?= 3
+FUZZ_SECONDS      ?= 2
 FUZZ_LONG_SECONDS ?= 600
+
+# How long `make chaos` goes on, in seconds; SEED repeats a campaign.
+CHAOS_SECONDS ?= 60
 
 # The sweep of `make run`.
 RUN_ARGS ?= -b 64 -e 16M -f 8
@@ -21,7 +24,7 @@ export BUILD JOBS V CC FUZZ_SECONDS CMAKE_ARGS
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all setup run test bench fuzz pauses format docs install uninstall deb gpu-test clean help
+.PHONY: all setup run test bench fuzz pauses chaos format docs install uninstall deb gpu-test clean help
 
 all:
 	@scripts/build.sh $(BUILD)
@@ -46,6 +49,10 @@ fuzz: setup
 
 pauses: setup
 	@scripts/pauses.sh $(PAUSES_ARGS)
+
+chaos: setup
+	@scripts/build.sh $(BUILD) chaos_programs
+	@scripts/chaos.py --build $(BUILD) $(if $(SEED),--seed $(SEED)) --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
 
 format:
 	@command -v clang-format >/dev/null || { echo "make format: clang-format is not installed" >&2; exit 1; }
@@ -80,6 +87,7 @@ help:
 	@echo '  bench     measure; JSON lines under build/bench/'
 	@echo '  fuzz      every fuzz target for FUZZ_LONG_SECONDS seconds (needs clang)'
 	@echo '  pauses    the unit tests with random pauses in all threads: what a loaded machine does, on purpose'
+	@echo '  chaos     faults of networks and processes against connections under load: docs/chaos.md (needs root)'
 	@echo '  format    clang-format over the sources'
 	@echo '  docs      docs/params.md and gantry-params(7), from the table of parameters'
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
@@ -94,4 +102,5 @@ help:
 	@echo '  JOBS=$(JOBS)  V=$(V) (1: show every command)  CC=$(CC)  BUILD=$(BUILD)  PREFIX=$(PREFIX)'
 	@echo '  STAGES=$(STAGES) (of test; empty: plain)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
 	@echo '  FUZZ_SECONDS=$(FUZZ_SECONDS)  FUZZ_LONG_SECONDS=$(FUZZ_LONG_SECONDS) (per fuzz target, in test and in fuzz)'
+	@echo '  CHAOS_SECONDS=$(CHAOS_SECONDS)  SEED=$(SEED) (of chaos; empty: another one each time)  CHAOS_ARGS=$(CHAOS_ARGS) (--list, --only FAULT)'
 	@echo '  PAUSES_ARGS=$(PAUSES_ARGS) (of pauses: how many seeds, and a pattern for the tests)'

@@ -31,6 +31,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -91,8 +92,11 @@ struct comm {
 	struct aside *aside; /* those kept, in the order of arrival; owned */
 	struct aside *into;  /* the one being received; owned */
 	int mrs, number;
-	uint64_t tested; /* requests that were reported done */
+	int *closings, closed; /* of the thread that made it: how many, and how many when it was made */
+	uint64_t tested;       /* requests that were reported done */
 	struct unpack *unpack;
+	int holds; /* one byte of a message that was reported done: the variants holds_* */
+	uint8_t held;
 	struct request ring[SENDS > RECVS ? SENDS : RECVS];
 };
 
@@ -114,13 +118,19 @@ struct listener {
 #endif
 
 static int comms_open, comms_made, contexts_open, simple_finalized; /* of the process; only variants look at them */
+static int fused;						    /* devices made by makeVDevice */
+#define SIMPLE_NAMES (BROKEN(name_static) || BROKEN(name_freed))
+#define SIMPLE_GPU (BROKEN(gpu) || BROKEN(gpu_refused) || BROKEN(gpu_flush_error) || BROKEN(gpu_flush_writes))
+#define SIMPLE_FUSES                                                                                                   \
+	(BROKEN(fuses) || BROKEN(fuse_refused) || BROKEN(fuse_lost) || BROKEN(fuse_deaf) || BROKEN(fuse_odd))
 
 static ncclResult_t simple_devices(int *ndev)
 {
 	if (BROKEN(no_devices))
 		*ndev = 0;
 	else if (!BROKEN(devices_unset))
-		*ndev = BROKEN(second_device) || BROKEN(two_devices) ? 2 : SIMPLE_DEVICES;
+		*ndev = BROKEN(second_device) || BROKEN(two_devices) || SIMPLE_NAMES || SIMPLE_FUSES ? 2 + fused
+												     : SIMPLE_DEVICES;
 	return ncclSuccess;
 }
 
@@ -131,7 +141,7 @@ static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
 	socklen_t len = sizeof(h->addr);
 	struct timespec t;
 
-	if (!l || (dev && BROKEN(second_device)))
+	if (!l || (dev && BROKEN(second_device)) || (dev == 2 && BROKEN(fuse_deaf)))
 		return ncclSystemError;
 	memset(h, 0, sizeof(*h));
 	if (BROKEN(handle_over))
@@ -153,6 +163,34 @@ static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
 	return ncclSuccess;
 }
 
+/*
+ * thread_bound: what a thread made is of no use as soon as it has closed one of them. NCCL closes the connections of a
+ * communicator together, and each communicator has its own thread for them. close_all: the same for all threads.
+ */
+static int *closings(void)
+{
+	static __thread int *mine;
+	static int all;
+
+	if (!mine && BROKEN(thread_bound))
+		mine = calloc(1, sizeof(*mine));
+	return BROKEN(thread_bound) ? mine : &all;
+}
+
+/* one_poster: the first thread that posts is the only one. */
+static int usable(const struct comm *c)
+{
+	static pthread_t poster;
+	static int known;
+
+	if (BROKEN(one_poster) && !__atomic_exchange_n(&known, 1, __ATOMIC_ACQ_REL))
+		poster = pthread_self();
+	if (BROKEN(one_poster) && !pthread_equal(poster, pthread_self()))
+		return 0;
+	return !(BROKEN(thread_bound) || BROKEN(close_all)) ||
+	       __atomic_load_n(c->closings, __ATOMIC_RELAXED) == c->closed;
+}
+
 static ncclResult_t comm_make(int fd, int sending, void **ret_comm)
 {
 	struct comm *c = calloc(1, sizeof(*c));
@@ -170,6 +208,8 @@ static ncclResult_t comm_make(int fd, int sending, void **ret_comm)
 	if (BROKEN(few_requests) || (sending && BROKEN(few_sends)))
 		c->count = FEW;
 	__atomic_fetch_add(&comms_open, 1, __ATOMIC_RELAXED);
+	c->closings = closings();
+	c->closed = __atomic_load_n(c->closings, __ATOMIC_RELAXED);
 	c->buffer = -1;
 	*ret_comm = c;
 	return ncclSuccess;
@@ -259,6 +299,8 @@ static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, vo
 	if (type == NCCL_PTR_CUDA)
 		type = NCCL_PTR_HOST;
 #endif
+	if (type == NCCL_PTR_CUDA && SIMPLE_GPU && !BROKEN(gpu_refused))
+		type = NCCL_PTR_HOST;
 	if (!comm)
 		return ncclInvalidArgument;
 	if (BROKEN(reg_busy) && ((struct comm *)comm)->posted)
@@ -271,13 +313,15 @@ static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, vo
 	if (type != NCCL_PTR_HOST)
 		return ncclInvalidArgument;
 #endif
-	*mhandle = data;
+	if (!BROKEN(null_mr)) /* as NCCL's Socket: NULL, which NCCL has put there, is a handle */
+		*mhandle = data;
 	return ncclSuccess;
 }
 
 static ncclResult_t simple_dereg(void *comm, void *mhandle)
 {
-	(void)mhandle;
+	if (mhandle && BROKEN(null_mr))
+		return ncclInvalidArgument;
 	if (comm)
 		((struct comm *)comm)->mrs--;
 	if (comm && BROKEN(dereg_busy) && ((struct comm *)comm)->finished < ((struct comm *)comm)->posted)
@@ -313,25 +357,49 @@ static int lost(struct comm *c, ssize_t n)
 {
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
-	if (!BROKEN(ignore_death) && !(BROKEN(ignore_idle_death) && !c->sending && c->finished == 1 && !c->head_got))
+	if (!BROKEN(ignore_death) && !(BROKEN(ignore_late_death) && c->posted > 8) &&
+	    !(BROKEN(ignore_idle_death) && !c->sending && c->finished == 12 && !c->head_got))
 		c->error = ncclRemoteError;
 	return 1;
 }
 
 static void *volatile leaked;
 
+/* Sends what is held back; 0 when that has to wait. */
+static int send_held(struct comm *c)
+{
+	if (c->holds && send(c->fd, &c->held, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+		c->holds = 0;
+	return !c->holds;
+}
+
+/* long_ring: made for many more messages than come, so its pages are touched one after the other. */
+static void record_message(void)
+{
+	enum { RECORDS = 1 << 20 };
+	static uint64_t *ring, next;
+
+	if (!ring)
+		ring = calloc(RECORDS, sizeof(*ring) * 8);
+	if (ring)
+		ring[next % RECORDS * 8] = next, next++;
+}
+
 static void progress_send(struct comm *c)
 {
-	while (!c->error && c->finished < c->posted) {
+	while (!c->error && c->finished < c->posted && send_held(c)) {
 		struct request *r = ring_at(c, c->finished);
 		size_t skip = r->moved < sizeof(r->head) ? 0 : r->moved - sizeof(r->head);
+		/* The last byte waits for the next call that sends. */
+		size_t keep = r->posted[0] && (BROKEN(holds_all) || (BROKEN(holds_large) && r->posted[0] > LONG));
+		size_t whole = sizeof(r->head) + r->posted[0] - keep;
 		struct iovec v[2] = {{(uint8_t *)&r->head + r->moved, sizeof(r->head) - r->moved},
-				     {r->data[0] + skip, r->posted[0] - skip}};
+				     {r->data[0] + skip, r->posted[0] - skip - keep}};
 		int head = r->moved < sizeof(r->head);
 		struct msghdr m = {.msg_iov = head ? v : v + 1, .msg_iovlen = head ? 2 : 1};
 		ssize_t n;
 
-		if (r->moved < sizeof(r->head) + r->posted[0]) {
+		if (r->moved < whole) {
 			n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
 			if (n <= 0) {
 				lost(c, n);
@@ -339,9 +407,13 @@ static void progress_send(struct comm *c)
 			}
 			r->moved += (size_t)n;
 		}
-		if (r->moved == sizeof(r->head) + r->posted[0]) {
+		if (r->moved == whole) {
+			c->held = keep ? r->data[0][r->posted[0] - 1] : 0;
+			c->holds = keep != 0;
 			if (BROKEN(leak_message))
 				leaked = malloc(64);
+			if (BROKEN(long_ring))
+				record_message();
 			r->done = 1;
 			c->finished++;
 		}
@@ -524,6 +596,8 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 		return ncclSuccess;
 	if (c->error)
 		return c->error;
+	if (!usable(c))
+		return ncclInternalError;
 #ifdef SIMPLE_MOST_BYTES
 	if (size > SIMPLE_MOST_BYTES)
 		return ncclInvalidArgument;
@@ -563,8 +637,12 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 	*request = NULL;
 	if (c->error)
 		return c->error;
+	if (!usable(c))
+		return ncclInternalError;
 	if (n < 1 || n > MAX_RECVS)
 		return ncclInvalidArgument;
+	if (BROKEN(shy_recv) && !c->posted && poll(&(struct pollfd){.fd = c->fd, .events = POLLIN}, 1, 0) != 1)
+		return ncclSuccess; /* not before the other side has sent something */
 #ifdef SIMPLE_MOST_BYTES
 	for (int k = 0; k < n; k++)
 		if (sizes[k] > SIMPLE_MOST_BYTES)
@@ -601,6 +679,10 @@ static ncclResult_t simple_flush(void *comm, int n, void **data, int *sizes, voi
 {
 	(void)comm, (void)n, (void)data, (void)sizes, (void)mhandles;
 	*request = NULL; /* nothing to flush in host memory */
+	if (BROKEN(gpu_flush_error))
+		return ncclInternalError;
+	if (BROKEN(gpu_flush_writes))
+		*(char *)data[0] ^= 1;
 #ifdef SIMPLE_FLUSH
 	for (int k = 0; k < n; k++)
 		SIMPLE_FLUSH(data[k], sizes[k]);
@@ -615,7 +697,7 @@ static ncclResult_t simple_test(void *request, int *done, int *sizes)
 
 	if (BROKEN(test_waits))
 		usleep(20000);
-	if (BROKEN(impatient) && ++r->tests > 200 && !r->done)
+	if (BROKEN(impatient) && ++r->tests > 10 && !r->done)
 		return ncclRemoteError;
 	if (!BROKEN(done_unset))
 		*done = 0;
@@ -651,7 +733,9 @@ static ncclResult_t simple_close(void *comm)
 	int left = BROKEN(leak_fd) ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
 
 	(void)left;
+	send_held(c);
 	__atomic_fetch_sub(&comms_open, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(c->closings, 1, __ATOMIC_RELAXED);
 	if (BROKEN(leak_thread))
 		pthread_create(&thread, NULL, leaked_thread, NULL);
 	if (BROKEN(leak_memory))
@@ -705,9 +789,24 @@ static ncclResult_t init_v8(ncclDebugLogger_t log)
 	static int times;
 
 	(void)log;
+	if (BROKEN(init_slow))
+		usleep(2500000);
 	if (BROKEN(init_crashes))
 		*(volatile int *)NULL = 1;
 	return BROKEN(refuses) || (BROKEN(init_once) && times++) ? ncclSystemError : ncclSuccess;
+}
+
+/* One buffer for the names of all devices, or for that of the last one that was asked for. */
+static char *one_name(int dev)
+{
+	static char *name;
+
+	if (BROKEN(name_freed))
+		free(name);
+	if (BROKEN(name_freed) || !name)
+		name = malloc(16);
+	snprintf(name, 16, "simple%d", dev);
+	return name;
 }
 
 static ncclResult_t properties_v8(int dev, ncclNetProperties_v8_t *props)
@@ -721,6 +820,8 @@ static ncclResult_t properties_v8(int dev, ncclNetProperties_v8_t *props)
 	*props = (ncclNetProperties_v8_t){
 		SIMPLE_PROPERTIES_OF_ALL,
 	};
+	if (SIMPLE_NAMES)
+		props->name = one_name(dev);
 	if (BROKEN(maxcomms_unset))
 		props->maxComms = before.maxComms;
 	if (BROKEN(speed_unknown))
@@ -766,6 +867,8 @@ static ncclResult_t init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11
 #endif
 	if ((BROKEN(one_context) && contexts_open) || (BROKEN(init_second) && simple_finalized))
 		return ncclInvalidUsage;
+	if (BROKEN(init_slow))
+		usleep(60000);
 	contexts_open++;
 	simple_profiler = profiler;
 	*ctx = malloc(1);
@@ -802,11 +905,16 @@ static ncclResult_t properties_v11(int dev, ncclNetProperties_v11_t *props)
 		return ncclInvalidArgument;
 	*props = (ncclNetProperties_v11_t){
 		SIMPLE_PROPERTIES_OF_ALL,
-		.vProps = {.ndevs = 1, .devs = {dev}},
+		.vProps = {.ndevs = fused && dev == 2 && !BROKEN(fuse_odd) ? 2 : 1,
+			   .devs = {fused && dev == 2 ? 0 : dev, 1}},
 		.maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES,
 		.maxCollBytes = NCCL_MAX_COLLNET_SIZE_BYTES,
 		.maxMultiRequestSize = 1,
 	};
+	if (SIMPLE_NAMES)
+		props->name = one_name(dev);
+	if (SIMPLE_GPU)
+		props->ptrSupport |= NCCL_PTR_CUDA;
 #ifdef SIMPLE_PROPERTIES
 	SIMPLE_PROPERTIES(dev, props);
 #endif

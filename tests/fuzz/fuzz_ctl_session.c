@@ -10,10 +10,12 @@
  *
  * What must hold at the hub: whoever has not proved the key changes nothing of it; its counts are those of its ranks;
  * what it sends can be decoded; when all are gone, and some time later, nothing is left.
+ * Connections may outlive their sockets: then a socket that is reset is no end, hellos of a next generation and answers with any
+ * counts come, and frames are counted by the script's side as well.
  * At a rank: it has joined only with a hub that has proved the key, accepted it and said READY; a rank is lost once;
  * buffers are written within their sizes (they are of that very size); when it leaves, nothing is left.
  *
- * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_cond_wait gantry_random_bytes gantry_thread_start
+ * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_cond_wait gantry_random_bytes gantry_thread_start inet_resume_says
  */
 #include "base/bytes.h"
 #include "base/hmac.h"
@@ -46,6 +48,8 @@ static struct {
 	/* A rank's user. */
 	struct gantry_ctl *ctl;
 	int nranks, rank, waits, lost[RANKS], ready;
+	uint64_t heard; /* frames of the rank that its hub has, over all sockets */
+	enum inet_resume resume;
 } run;
 
 /* There is one thread: what looks at the loop's things without its lock is UNCHECKED. */
@@ -53,6 +57,12 @@ static struct {
 /* ---- in the place of the system ---- */
 
 bool __wrap_gantry_cond_wait(struct gantry_cond *c, struct gantry_mutex *mu, uint64_t deadline);
+
+enum inet_resume __wrap_inet_resume_says(void);
+enum inet_resume __wrap_inet_resume_says(void) /* a reload of the parameters would keep memory */
+{
+	return run.resume;
+}
 
 static void conn_open(struct conn *c, int *ret_other)
 {
@@ -74,6 +84,10 @@ static void conn_close(struct conn *c)
 
 static void session_dialled(int *ret_fd)
 {
+	if (run.port) { /* a hub looks whether somebody listens */
+		close(session_pair(ret_fd));
+		return;
+	}
 	conn_close(&run.conns[0]);
 	conn_open(&run.conns[0], ret_fd);
 }
@@ -86,10 +100,11 @@ static void make_mac(int hub, const struct conn *c, const uint8_t *answer, uint8
 	uint8_t all[16 + HELLO + INET_CHALLENGE_SIZE + ANSWER] = {0};
 	size_t n = 16 + HELLO + INET_CHALLENGE_SIZE;
 
-	memset(ret_mac, 0, GANTRY_MAC_SIZE);
-	memcpy(ret_mac, run.key + (hub ? 0 : INET_KEY_SIZE / 2), INET_KEY_SIZE / 2);
-	if (run.proves.auth == INET_AUTH_SHOWN)
+	memset(ret_mac, 0, GANTRY_MAC_SIZE); /* it may be a part of the answer, and counts as zeros there */
+	if (run.proves.auth == INET_AUTH_SHOWN) {
+		memcpy(ret_mac, run.key + (hub ? 0 : INET_KEY_SIZE / 2), INET_KEY_SIZE / 2);
 		return;
+	}
 	memcpy(all, hub ? "gantry server" : "gantry client", 13);
 	memcpy(all + 16, c->raw_hello, HELLO);
 	memcpy(all + 16 + HELLO, c->raw_challenge, INET_CHALLENGE_SIZE);
@@ -158,6 +173,7 @@ static int heard(void *ctx, const struct ctl_head *h, const uint8_t *body)
 		c->asked_tag = h->tag;
 	}
 	c->refused |= h->kind == CTL_REFUSED;
+	run.heard += h->kind != CTL_LIFE;
 	return 0;
 }
 
@@ -226,6 +242,20 @@ static void turn(void)
 	inet_loop_unlock();
 	for (int i = 0; i < CONNS; i++)
 		hear(&run.conns[i]);
+}
+
+/* What was said last is not read: the other side finds a reset where it would find an end. */
+static void conn_reset(struct conn *c)
+{
+	const struct ctl_head life = {.kind = CTL_LIFE, .from = -1, .to = -1};
+
+	if (c->accepted)
+		say(c, &life, NULL); /* a rank answers it; a hub asks by the clock */
+	session.now += SECOND;
+	inet_loop_lock();
+	inet_loop_pass();
+	inet_loop_unlock();
+	conn_close(c);
 }
 
 static void pass_time(uint8_t how)
@@ -330,7 +360,14 @@ static void hub_hello(struct conn *c, uint8_t how, uint8_t ranks)
 			      .rank = ranks & 3,
 			      .nranks = 1 + (ranks >> 2 & 3),
 			      .timeout_ms = 1000u << (how & 3),
-			      .wait_ms = 20000};
+			      .wait_ms = 20000,
+			      .resume = ranks & 0x80 ? INET_RESUME_YES : INET_RESUME_NO,
+			      .generation = ranks >> 4 & 7};
+
+	if (h.generation)
+		h.received = next();
+	if (ranks & 0x80)
+		h.addr.in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
 
 	if (how & 8)
 		protocol.version = 9;
@@ -393,10 +430,14 @@ static void hub_op(int op, struct conn *c)
 		say_bytes(c);
 		break;
 	case HUB_CLOSE:
-		if (next() & 1)
+		how = next();
+		if (how & 2 && c->proved) /* it takes time, in which much may happen besides */
+			conn_reset(c);
+		else if (how & 1)
 			conn_close(c);
 		else if (c->fd >= 0)
 			shutdown(c->fd, SHUT_WR);
+		session.refuse = how & 4 ? ECONNREFUSED : 0; /* what the hub finds at its address */
 		break;
 	}
 }
@@ -445,7 +486,7 @@ static void run_hub(uint8_t how) UNCHECKED
 	run.proves.auth = !GANTRY_HAVE_OPENSSL || !(how & 6) ? INET_AUTH_SHOWN
 			  : how & 4			     ? INET_AUTH_SECRET
 							     : INET_AUTH_KEY;
-	hub->key = (struct inet_key){run.proves.auth, hub->key_bytes, sizeof(hub->key_bytes)};
+	hub->key = (struct inet_key){run.proves.auth, hub->key_bytes, sizeof(hub->key_bytes), INET_ENCRYPT_OFF};
 	inet_loop_lock();
 	MUST(inet_port_get(&hub_service, &at, &hub->port) == GANTRY_OK);
 	inet_loop_unlock();
@@ -464,6 +505,8 @@ static void run_hub(uint8_t how) UNCHECKED
 	}
 	for (int i = 0; i < CONNS; i++)
 		conn_close(&run.conns[i]);
+	for (int i = 0; i < 40; i++) /* a hub that is late gives ranks without a socket more time */
+		pass_time(2);
 	for (int i = 0; i < 4; i++)
 		pass_time(7);
 	inet_loop_lock();
@@ -516,7 +559,10 @@ static void accept_rank(struct conn *c, uint8_t how)
 	out[8] = CTL_VERSION;
 	out[12] = CTL_ACCEPTED_SIZE;
 	put32(out + INET_ANSWER_SIZE, 1000);
-	put32(out + INET_ANSWER_SIZE + 4, how & 3); /* 2 and 3 make no sense */
+	put32(out + INET_ANSWER_SIZE + 4, (how & 3) | (how >> 3 & 1) << 2); /* 4 and more make no sense */
+	put64(out + INET_ANSWER_SIZE + 8, run.heard + (how >> 4 & 3));
+	memcpy(out + INET_ANSWER_SIZE + 16, c->raw_hello + INET_HELLO_SIZE + 68, 8); /* what the rank says it has */
+	out[INET_ANSWER_SIZE + 16] ^= how >> 6;
 	make_mac(!(how & 4), c, out, out + 16);
 	c->proved |= c->challenged && !(how & 4);
 	c->accepted |= c->proved;
@@ -596,7 +642,7 @@ static void rank_step(void)
 	case RANK_LET_IN:
 		turn();
 		challenge(c, 0);
-		accept_rank(c, next() & 1);
+		accept_rank(c, next() & 3);
 		answer_time(c);
 		ready(c, 1);
 		break;
@@ -607,7 +653,10 @@ static void rank_step(void)
 		say_bytes(c);
 		break;
 	case RANK_CLOSE:
-		conn_close(c);
+		if (next() & 1)
+			conn_reset(c);
+		else
+			conn_close(c);
 		break;
 	case RANK_REFUSES:
 		session.refuse = errors[next() & 3];
@@ -731,8 +780,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	setenv("GANTRY_TIMEOUT", "4s", 1);
 	MUST(gantry_params_load(0) == GANTRY_OK);
 	memset(&run, 0, sizeof(run));
-	begin();
 	how = next();
+	run.resume = how & (how & 1 ? 0x80 : 8) ? INET_RESUME_YES : INET_RESUME_NO;
+	begin();
 	if (how & 1)
 		run_rank(how);
 	else

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Foreign bytes to either side of the hand-shake, in pieces of foreign sizes. The first byte picks the side and how it
- * authenticates, the second the size of the pieces. Whoever does not know the key comes to nothing; texts are fit for a
+ * Foreign bytes to either side of the hand-shake, in pieces of foreign sizes. The first byte picks the side, how it
+ * authenticates and whether it encrypts (a client then speaks TLS with whoever challenges it), the second the size of the
+ * pieces. Whoever does not know the key comes to nothing; texts are fit for a
  * log line; no more is taken than belongs to the hand-shake.
  */
 #include "base/log.h"
@@ -15,11 +16,12 @@ static void settings(char out[INET_SETTINGS_SIZE])
 
 static const struct inet_protocol test = {"test", 4, "accepting side", "connecting side", settings};
 static const struct inet_key keys[] = {
-	{INET_AUTH_NONE, NULL, 0},
-	{INET_AUTH_SHOWN, "0123456789abcdef0123456789ABCDEF", 32},
-	{INET_AUTH_KEY, "0123456789abcdef0123456789ABCDEF", 32},
-	{INET_AUTH_SECRET, "alpha", 5},
+	{INET_AUTH_NONE, NULL, 0, INET_ENCRYPT_OFF},
+	{INET_AUTH_SHOWN, "0123456789abcdef0123456789ABCDEF", 32, INET_ENCRYPT_OFF},
+	{INET_AUTH_KEY, "0123456789abcdef0123456789ABCDEF", 32, INET_ENCRYPT_OFF},
+	{INET_AUTH_SECRET, "alpha", 5, INET_ENCRYPT_OFF},
 };
+static const struct inet_key encrypts = {INET_AUTH_SECRET, "alpha", 5, INET_ENCRYPT_REQUIRE};
 
 static void must_be_printable(const char *text, size_t room)
 {
@@ -39,7 +41,8 @@ static void look(const struct inet_handshake *h)
 	MUST(h->payload_size <= INET_PAYLOAD_MAX);
 	MUST(!h->payload_size || (h->payload >= h->said && h->payload + h->payload_size <= h->said + sizeof(h->said)));
 	MUST(!h->out_size || (h->out >= h->said && h->out + h->out_size <= h->said + sizeof(h->said)) ||
-	     (h->out >= h->proof && h->out + h->out_size <= h->proof + sizeof(h->proof)));
+	     (h->out >= h->proof && h->out + h->out_size <= h->proof + sizeof(h->proof)) || h->exchange);
+	MUST(!h->seals.tx && !h->seals.rx);
 }
 
 static enum inet_event decide(struct inet_handshake *h, enum inet_event event, const struct inet_key *key)
@@ -67,6 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 2)
 		return 0;
 	key = &keys[(data[0] >> 1) % 4];
+	if (GANTRY_HAVE_OPENSSL && key->auth == INET_AUTH_SECRET && data[0] & 8)
+		key = &encrypts;
 	piece = data[1] ? data[1] : 1000;
 	if (data[0] & 1)
 		inet_handshake_start_server(&h);
@@ -76,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		uint8_t *at;
 		size_t n = inet_handshake_room(&h, &at);
 
-		MUST(n > 0 && at + n <= (uint8_t *)(&h + 1));
+		MUST(n > 0 && (at + n <= (uint8_t *)(&h + 1) || h.state == INET_HEAR_TLS));
 		n = n < size ? n : size;
 		n = n < piece ? n : piece;
 		memcpy(at, data, n);
@@ -87,5 +92,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	MUST(event != INET_DONE || key->auth <= INET_AUTH_SHOWN);
 	MUST(event != INET_FAILED || (h.error > GANTRY_AGAIN && *h.text) || h.refused);
+	inet_handshake_end(&h);
 	return 0;
 }

@@ -80,6 +80,10 @@ static void frame_of(const uint8_t *in, int crc)
 	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
 		MUST(f.piece.length && !f.piece.eager && f.piece.offset <= f.piece.total &&
 		     f.piece.length <= f.piece.total && f.piece.offset + f.piece.length <= f.piece.total);
+	if (f.kind == WIRE_ARRIVED)
+		MUST(f.arrived.lane >= 1 && f.arrived.lane < WIRE_MAX_LANES);
+	if (f.kind == WIRE_STOPPED)
+		MUST(f.stopped.lane >= 1 && f.stopped.lane < WIRE_MAX_LANES);
 	if (f.kind == WIRE_ERROR)
 		MUST(f.error.length <= WIRE_ERROR_TEXT_MAX);
 	/* Fields that the kind does not have are lost, all others come back; those of a piece are the whole header. */
@@ -90,7 +94,7 @@ static void frame_of(const uint8_t *in, int crc)
 	MUST(memcmp(out, in, 1) == 0 && memcmp(out + 2, in + 2, 6) == 0);
 	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
 		MUST(memcmp(out + 8, in + 8, 32) == 0 && memcmp(out + 44, in + 44, 4) == 0 &&
-		     (out[1] | WIRE_FLAG_RECEIVER) == (in[1] | WIRE_FLAG_RECEIVER));
+		     !((out[1] ^ in[1]) & ~(WIRE_FLAG_RECEIVER | WIRE_FLAG_TAG)));
 }
 
 /* Without checksums; with them, most likely wrong; and with the right one. */

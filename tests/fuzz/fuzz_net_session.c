@@ -279,7 +279,7 @@ static int read_answer(struct conn *c)
 
 	if (c->fd < 0 || c->answered || recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
 		return -1;
-	MUST(memcmp(in, "GANTRY\x02\n\x05\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
+	MUST(memcmp(in, "GANTRY\x02\n\x06\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
 	size = (in[10] == VERDICT_CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + in[12];
 	MUST(in[12] == (in[10] ? 0 : WIRE_WELCOME_SIZE) && (in[10] || c->peer));
 	MUST(recv(c->fd, in + 16, size - 16, MSG_DONTWAIT) == (ssize_t)size - 16);
@@ -317,7 +317,8 @@ static void say_hello(struct conn *c, uint8_t where, uint8_t who, uint8_t how)
 {
 	int i = where % LISTENERS, cookie = !(how & 1);
 	struct inet_protocol protocol = tcp_service.protocol;
-	const struct inet_key key = {has_secret() ^ (how >> 2 & 1) ? INET_AUTH_SECRET : INET_AUTH_NONE, "", 0};
+	const struct inet_key key = {has_secret() ^ (how >> 2 & 1) ? INET_AUTH_SECRET : INET_AUTH_NONE, "", 0,
+				     INET_ENCRYPT_OFF};
 	uint8_t payload[WIRE_HELLO_SIZE];
 	struct inet_handshake shake;
 	struct wire_handle to = {0};
@@ -556,9 +557,9 @@ static void begin(uint8_t how) UNCHECKED
 	gantry_ticks_of_ns(1); /* some CPUs measure their counter against the clock, which stands still from here on */
 	session.on = 1;
 	session.now = 1000 * SECOND;
-	e->key = (struct inet_key){INET_AUTH_NONE, NULL, 0};
+	e->key = (struct inet_key){INET_AUTH_NONE, NULL, 0, INET_ENCRYPT_OFF};
 	if (how & 1 && GANTRY_HAVE_OPENSSL)
-		e->key = (struct inet_key){INET_AUTH_SECRET, "a secret", 8};
+		e->key = (struct inet_key){INET_AUTH_SECRET, "a secret", 8, INET_ENCRYPT_OFF};
 	e->process = how & 2 ? 99 : 55; /* the peers' is 77 */
 	e->next_id = 0;
 	e->last_tick = e->opening_looked = 0;

@@ -95,11 +95,26 @@ void tests_apart(int alone)
 	how_apart = alone ? ALONE : APART;
 }
 
+static const char *running;
+
+static void say_hung(int sig)
+{
+	ssize_t said = write(STDERR_FILENO, running, strlen(running));
+
+	said += write(STDERR_FILENO, ": it hung\n", 10);
+	(void)said;
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
 static void run_here(const struct test_row *t)
 {
 	test_part(t->name);
-	if (how_apart != TOGETHER)
+	running = t->name;
+	if (how_apart != TOGETHER) {
+		signal(SIGALRM, say_hung);
 		alarm(CHILD_SECONDS);
+	}
 	t->run();
 	if (how_apart != TOGETHER)
 		alarm(0);

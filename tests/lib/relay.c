@@ -3,6 +3,10 @@
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+
+#include "base/bytes.h"
+#include "base/seal.h"
 
 static void drop_conn(struct relay_conn *c, int reset)
 {
@@ -13,6 +17,8 @@ static void drop_conn(struct relay_conn *c, int reset)
 			setsockopt(c->fd[i], SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
 		close(c->fd[i]);
 		c->fd[i] = -1;
+		free(c->part[i]);
+		c->part[i] = NULL;
 	}
 }
 
@@ -58,18 +64,85 @@ static int move_bytes(struct relay *r, struct relay_conn *c, int way)
 	n = recv(c->fd[way], buf, (uint64_t)room < sizeof(buf) ? (size_t)room : sizeof(buf), MSG_DONTWAIT | MSG_PEEK);
 	if (n == 0)
 		shutdown(c->fd[!way], SHUT_WR);
+	if (n < 0 && errno == ECONNRESET)
+		drop_conn(c, 1);
 	if (n <= 0)
 		return 0;
 	__atomic_store_n(&r->moved_ms, now_ms(), __ATOMIC_RELEASE);
+	if (r->alter)
+		r->alter(c, way, buf, (size_t)n);
 	if (at < end)
 		n = send(c->fd[!way], buf, end - at < (uint64_t)n ? (size_t)(end - at) : (size_t)n,
 			 MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (n < 0 && errno != EAGAIN) /* a later read would say that it has ended, not that it was reset */
+		drop_conn(c, 1);
 	if (n <= 0)
 		return 0;
 	CHECK_EQ(recv(c->fd[way], buf, (size_t)n, 0), n);
 	for (ssize_t i = 0; i < n && at + (uint64_t)i < RELAY_TAPE; i++)
 		c->tape[way][at + (uint64_t)i] = buf[i];
 	c->moved[way] += (uint64_t)n;
+	return 1;
+}
+
+void relay_say(struct relay_conn *c, int way, const uint8_t *bytes, size_t n)
+{
+	struct pollfd room = {.fd = c->fd[!way], .events = POLLOUT};
+
+	while (n && poll(&room, 1, UNTIL_SECONDS * 1000) == 1) {
+		ssize_t some = send(room.fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (some < 0 && errno != EAGAIN)
+			return;
+		bytes += some > 0 ? some : 0;
+		n -= some > 0 ? (size_t)some : 0;
+	}
+}
+
+void relay_end_way(struct relay_conn *c, int way)
+{
+	shutdown(c->fd[!way], SHUT_WR);
+}
+
+/* Of the message that begins so: of the hand-shake, of TLS, or a sealed record. 0: that cannot be seen yet. */
+static size_t message_size(const uint8_t *m, size_t got)
+{
+	if (got < GANTRY_SEAL_HEADER)
+		return 0;
+	if (m[0] == 'G' && m[1] == 'S')
+		return get32(m + 4) + GANTRY_SEAL_EXTRA;
+	if (m[0] != 'G') /* TLS */
+		return 5 + ((size_t)m[3] << 8 | m[4]);
+	switch (m[6]) {
+	case 1:
+		return INET_HELLO_SIZE + get32(m + 12);
+	case 2: /* a challenge, or the answer */
+		return m[10] == 7 ? INET_CHALLENGE_SIZE : INET_ANSWER_SIZE + get32(m + 12);
+	default:
+		return INET_PROOF_SIZE;
+	}
+}
+
+/* As move_bytes, a message, or a part of it: a socket may not hold all of a large one. */
+static int move_message(struct relay *r, struct relay_conn *c, int way)
+{
+	uint8_t *m = c->part[way] = c->part[way] ? c->part[way] : malloc(GANTRY_SEAL_MAX + GANTRY_SEAL_EXTRA);
+	size_t size = message_size(m, c->part_n[way]), *got = &c->part_n[way];
+	ssize_t n = recv(c->fd[way], m + *got, (size ? size : GANTRY_SEAL_HEADER) - *got, MSG_DONTWAIT);
+
+	if (n == 0)
+		relay_end_way(c, way);
+	if (n <= 0)
+		return 0;
+	*got += (size_t)n;
+	c->moved[way] += (uint64_t)n;
+	if (*got != message_size(m, *got))
+		return 1;
+	*got = 0;
+	if (m[0] == 'G' && m[1] == 'S')
+		r->record(c, way, m, size);
+	else
+		relay_say(c, way, m, size);
 	return 1;
 }
 
@@ -114,8 +187,8 @@ static void pass_once(struct relay *r)
 		if (c->fd[0] >= 0 && c->lane < 0)
 			hear_hello(r, c);
 		for (int way = 0; way < 2; way++)
-			for (int more = 8; more && c->fd[0] >= 0 && c->lane >= 0; more--)
-				if (!move_bytes(r, c, way))
+			for (int more = 16; more && c->fd[0] >= 0 && c->lane >= 0; more--)
+				if (!(r->record ? move_message(r, c, way) : move_bytes(r, c, way)))
 					break;
 	}
 	pthread_mutex_unlock(&r->mu);

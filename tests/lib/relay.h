@@ -29,6 +29,8 @@ struct relay_conn {
 	uint64_t since;	   /* ms: when it came, or said hello */
 	uint64_t moved[2]; /* TO_SERVER, TO_CLIENT */
 	uint8_t tape[2][RELAY_TAPE];
+	uint8_t *part[2]; /* owned: of a message that is not whole, for `record` */
+	size_t part_n[2];
 };
 
 struct relay {
@@ -40,6 +42,16 @@ struct relay {
 	int64_t (*allow)(const struct relay_conn *c, int way);
 	/* How many bytes of that way go on; what comes after them is taken and gets lost. NULL: all. */
 	uint64_t (*swallow)(const struct relay_conn *c, int way);
+	/*
+	 * Looks at the next n bytes of that way, of which c->moved[way] have passed, and may change them. Those that the
+	 * other side does not take come again: what it does depends on their place alone. NULL: they pass as they are.
+	 */
+	void (*alter)(const struct relay_conn *c, int way, uint8_t *bytes, size_t n);
+	/*
+	 * Encrypted connections: what is said passes message by message, and each sealed record only as this function says
+	 * it (relay_say). NULL: as any other bytes. The three above are not asked then.
+	 */
+	void (*record)(struct relay_conn *c, int way, const uint8_t *record, size_t n);
 	int frozen; /* atomic: nothing is accepted and nothing passes */
 	int cut;    /* atomic: the same, and there are no connections */
 	int stop;   /* atomic */
@@ -74,6 +86,10 @@ size_t relay_tape(struct relay *r, int way, uint8_t ret[RELAY_TAPE]);
 
 /* All bytes that passed that way. */
 uint64_t relay_passed(struct relay *r, int way);
+
+/* For `record`: these bytes go on, that way. Then, for one that says no more: its receiver hears of the end. */
+void relay_say(struct relay_conn *c, int way, const uint8_t *bytes, size_t n);
+void relay_end_way(struct relay_conn *c, int way);
 
 /* Both ends of the lane's connections hear of a reset, or of an end. */
 void relay_end_lane(struct relay *r, int lane, int reset);

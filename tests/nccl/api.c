@@ -239,6 +239,28 @@ static void case_ops(void)
 	OK(nccl.CommDestroy(other));
 }
 
+/* Sums that are of their round and place, until the file SUMS_UNTIL is there: for whoever does things to the network meanwhile. */
+static void case_sums(void)
+{
+	const char *until = getenv("SUMS_UNTIL");
+	comm_t comm = world_comm();
+	int *in = ints(LARGE), *out = ints(LARGE);
+
+	TRUE(until);
+	out[0] = 0;
+	for (int round = 0; !out[0]; round++) {
+		in[0] = access(until, F_OK) == 0; /* all hear of it in the same round */
+		for (size_t i = 1; i < LARGE; i++)
+			in[i] = value_of(R, i) + round;
+		OK(nccl.AllReduce(in, out, LARGE, INT32, SUM, comm, NULL));
+		for (size_t i = 1; i < LARGE; i++)
+			EQ(out[i], N * (value_of(0, i) + round) + N * (N - 1) / 2);
+	}
+	OK(nccl.CommDestroy(comm));
+	free(in);
+	free(out);
+}
+
 /* ---- one thread has all ranks ---- */
 
 /* As PyTorch's DataParallel: one thread makes, uses and ends every rank, with groups only where NCCL asks for them. */
@@ -661,6 +683,32 @@ static void case_params(void)
 	EQ(found, 2);
 }
 
+/* Before anything else: wrong ones change nothing, and the right one may come twice. */
+static void case_encrypt(void)
+{
+	static const char key[] = "a key of more than thirty-two characters";
+	struct encryption e = {sizeof(e), 0xcafebeef, 23203, 1, "short"}, none = {sizeof(none), 0, 23203, 0, NULL};
+
+	EQ(nccl.SetEncryption(&none), INVALID_ARGUMENT);
+	EQ(nccl.SetEncryption(&e), INVALID_ARGUMENT);
+	e.psk = NULL;
+	EQ(nccl.SetEncryption(&e), INVALID_ARGUMENT);
+	e.psk = key;
+	e.mode = 7;
+	EQ(nccl.SetEncryption(&e), INVALID_ARGUMENT);
+	e.mode = 1;
+	OK(nccl.SetEncryption(&e));
+	OK(nccl.SetEncryption(&e));
+}
+
+/* It is too late for another one. */
+static void case_encrypt_late(void)
+{
+	struct encryption e = {sizeof(e), 0xcafebeef, 23203, 1, "another key of more than thirty-two characters"};
+
+	EQ(nccl.SetEncryption(&e), INVALID_USAGE);
+}
+
 /* NAME=VALUE of every parameter, for the script. */
 static void case_show(void)
 {
@@ -680,13 +728,28 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-	{"init", case_init},	     {"sendrecv", case_sendrecv}, {"all_reduce", case_all_reduce},
-	{"rooted", case_rooted},     {"parts", case_parts},	  {"ops", case_ops},
-	{"init_all", case_init_all}, {"split", case_split},	  {"shrink", case_shrink},
-	{"revoke", case_revoke},     {"grow", case_grow},	  {"nonblocking", case_nonblocking},
-	{"wrong", case_wrong},	     {"params", case_params},	  {"show", case_show},
-	{"abort", case_abort},	     {"death", case_death},	  {"cuda", case_cuda},
+	{"init", case_init},
+	{"sendrecv", case_sendrecv},
+	{"all_reduce", case_all_reduce},
+	{"sums", case_sums},
+	{"rooted", case_rooted},
+	{"parts", case_parts},
+	{"ops", case_ops},
+	{"init_all", case_init_all},
+	{"split", case_split},
+	{"shrink", case_shrink},
+	{"revoke", case_revoke},
+	{"grow", case_grow},
+	{"nonblocking", case_nonblocking},
+	{"wrong", case_wrong},
+	{"params", case_params},
+	{"show", case_show},
+	{"abort", case_abort},
+	{"death", case_death},
+	{"cuda", case_cuda},
 	{"window", case_window},
+	{"encrypt", case_encrypt},
+	{"encrypt_late", case_encrypt_late},
 };
 
 static char **wanted;

@@ -43,6 +43,12 @@ struct config {
 		sizeof(struct config), 0xcafebeef, 22809, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, INT_MIN, INT_MIN,  \
 			NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, INT_MIN, INT_MIN                                     \
 	}
+struct encryption {
+	size_t size;
+	unsigned magic, version;
+	int mode;
+	const char *psk;
+};
 struct sim_info {
 	size_t size;
 	unsigned magic, version;
@@ -57,6 +63,7 @@ struct wait_signal {
 /* clang-format off */
 #define FUNCTIONS(X)                                                                                                   \
 	X(int, GetVersion, (int *))                                                                                    \
+	X(int, SetEncryption, (const struct encryption *))                                                             \
 	X(int, GetUniqueId, (struct unique_id *))                                                                      \
 	X(int, CommInitRank, (comm_t *, int, struct unique_id, int))                                                   \
 	X(int, CommInitRankConfig, (comm_t *, int, struct unique_id, int, struct config *))                            \

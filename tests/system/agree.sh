@@ -57,12 +57,26 @@ try "crc differs" pair GANTRY_CRC=1 GANTRY_CRC=0 -- \
 try "crc differs, with a secret" pair "GANTRY_CRC=1;GANTRY_SECRET=alpha" "GANTRY_CRC=0;GANTRY_SECRET=alpha" -- \
 	'^accept ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)' \
 	'^connect ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)'
+both="GANTRY_SECRET=alpha;GANTRY_ENCRYPT"
+if "$gantry" doctor --json 2>/dev/null | grep -q '"name": "openssl", "level": "ok"'; then
+	try "both encrypt" pair "$both=require" "$both=on" -- '^transfer OK'
+	try "one would encrypt" pair "$both=on" "$both=off" -- '^transfer OK'
+	try "encryption is required, the connecting side has it off" pair "$both=require" "$both=off" -- \
+		'^accept ERR_AUTH .*GANTRY_ENCRYPT=require on the accepting side, but the connecting side does not encrypt' \
+		'^connect ERR_AUTH .*GANTRY_ENCRYPT=require on the accepting side, but the connecting side does not encrypt'
+	try "encryption is required, the accepting side has it off" pair "$both=off" "$both=require" -- \
+		'^accept ERR_AUTH .*GANTRY_ENCRYPT=require on the connecting side, but the accepting side does not encrypt' \
+		'^connect ERR_AUTH .*GANTRY_ENCRYPT=require on the connecting side, but the accepting side does not encrypt'
+	try "encryption with another secret" pair "$both=require" "GANTRY_SECRET=omega;GANTRY_ENCRYPT=require" -- \
+		'^accept none, 1 strangers' '^connect ERR_AUTH .*GANTRY_SECRET differs'
+	try "encryption without a secret" pair GANTRY_ENCRYPT=on "$both=on" -- '^init ERR_CONFIG .*GANTRY_ENCRYPT needs a secret'
+fi
 try "version of the connecting side" hello -- \
-	'^welcome protocol version differs: 5 \(accepting side\) and 6 \(connecting side\)' \
-	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 5 \(accepting side\) and 6 \(connecting side\)'
+	'^welcome protocol version differs: 6 \(accepting side\) and 7 \(connecting side\)' \
+	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 6 \(accepting side\) and 7 \(connecting side\)'
 try "version of the accepting side, which refuses" welcome 2 -- \
-	'^connect ERR_VERSION .*protocol version differs: 6 \(accepting side\) and 5 \(connecting side\)'
+	'^connect ERR_VERSION .*protocol version differs: 7 \(accepting side\) and 6 \(connecting side\)'
 try "version of the accepting side, which does not" welcome 0 -- \
-	'^connect ERR_VERSION .*protocol version differs: 5 \(connecting side\) and 6 \(accepting side\)'
-try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 5 .*and 6 '
+	'^connect ERR_VERSION .*protocol version differs: 6 \(connecting side\) and 7 \(accepting side\)'
+try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 6 .*and 7 '
 exit $failed

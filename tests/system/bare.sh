@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow beside
+# labels: slow idle
 # `make run` as the first command on a minimal Debian: debootstrap's smallest system with make in it, and nothing else.
 # Catches: a tool that is looked for before it was installed, a package that the list of scripts/setup.sh lacks.
 . "$(dirname "$0")/lib.sh"

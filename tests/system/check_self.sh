@@ -8,14 +8,33 @@ versions="6 7 8 9 10 11 12"
 out=$tmp/out
 export GANTRY_IFNAME=${GANTRY_IFNAME:-lo} # the rules are about the interface, not about this machine's network
 
-rules=$("$gantry" check --list | wc -l)
+rules=$("$gantry" check --list --table net | wc -l)
+plugin=$BUILD_DIR/lib/libnccl-net-gantry.so
 for v in $versions; do
-	skipped=1 # vdevice: there is one device; and what comes with later versions, contexts and the profiler
-	[ "$v" -ge 11 ] || skipped=2
-	[ "$v" -ge 10 ] || skipped=3
+	skipped=3 # vdevice: there is one device; GPU memory, unpack; and the profiler, which comes with v10
+	[ "$v" -ge 10 ] || skipped=4
 	# Only a rule that hangs takes so long.
-	check_rules "$out" $((rules - skipped)) "$BUILD_DIR/lib/libnccl-net-gantry.so" --version "$v" --timeout 60 || failed=1
+	check_rules "$out" $((rules - skipped)) "$plugin" --table net --version "$v" --timeout 60 || failed=1
 	grep -v '"verdict": "pass"' "$out"
 	echo "v$v: $passed of $rules rules pass"
 done
+
+# collNet, which it has only where NCCL wants it: the oldest version, without two operations, and the newest.
+for v in 6 12; do
+	n=$(($("$gantry" check --list --table collnet | wc -l) - (v < 8 ? 2 : 0)))
+	NCCL_COLLNET_ENABLE=1 check_rules "$out" $n "$plugin" --table collnet --version $v --timeout 60 || failed=1
+	echo "collnet v$v: $passed of $n rules pass"
+done
+
+# The tuner at v2 to v5, the profiler at v1 to v5. With a trace it wants events; without one it must want none.
+mkdir "$tmp/trace"
+export GANTRY_TRACE=$tmp/trace
+for t in "tuner 4" "profiler 5"; do
+	n=$(($("$gantry" check --list --table "${t% *}" | wc -l) * ${t#* }))
+	check_rules "$out" $n "$plugin" --table "${t% *}" --timeout 60 || failed=1
+	grep -v '"verdict": "pass"' "$out"
+	echo "${t% *}: $passed of $n rules pass"
+done
+unset GANTRY_TRACE
+"$gantry" check "$plugin" --rule profiler-events --version 5 | grep -q 'skip.*the mask is 0' || fail "a mask without a trace"
 exit $failed

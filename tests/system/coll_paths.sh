@@ -37,7 +37,10 @@ for algo in ring direct direct2 tree pat; do
 	took algo $algo $all_reduce --algo $algo -b 10k -e 10k
 done
 took algo hier "$gantry" perf all_reduce --ranks 4 --hosts 2 --algo hier -b 10k -e 10k
+took algo collnet $all_reduce --hosts 3 --algo collnet -b 10k -e 10k
+took mode ptr $all_reduce --hosts 3 --transport collnet -b 300k -e 300k
 took paths slices GANTRY_COLL_STEP=32k $all_reduce --transport shm --proto simple -b 4M -e 4M
+took paths caller $all_reduce --transport net -b 8 -e 8
 took paths chunks $all_reduce --transport shm --proto simple -b 4M -e 4M
 several="GANTRY_PTR=0 GANTRY_NET_STEP=64k GANTRY_SPLIT_MIN=64k $gantry perf all_to_all --ranks 3 --channels 3 --transport net"
 took paths mixed $several -b 6M -e 6M

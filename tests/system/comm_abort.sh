@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # Ends of a communicator that nobody waits for: aborted from another thread while a transfer waits, its stream is free
 # within 100 ms and destroying it is bounded, also when nobody aborts and the peer never comes. And what communicators
 # leave behind when they are gone: nothing.

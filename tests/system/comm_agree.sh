@@ -40,6 +40,7 @@ while IFS=';' read -r name type def range; do
 	a=$def
 	case $type in
 	choice) b=$(tr '|' '\n' <<<"$range" | grep -vx "$def" | head -n 1) ;;
+	bool) b=$([ "$def" = on ] && echo off || echo on) ;;
 	int) b=2 ;;
 	size) b=8k ;;
 	string) a=net b=shm,net ;;

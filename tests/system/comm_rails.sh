@@ -57,3 +57,10 @@ move GANTRY_NET_RAILS=0
 [ "${moved[0]}" -gt 20 ] && [ "${moved[1]}" -gt 20 ] || { cat "$tmp"/out.?; die "one of the rails is not used"; }
 move GANTRY_NET_RAILS=1
 [ "${moved[0]}" -lt 2 ] || [ "${moved[1]}" -lt 2 ] || die "both rails are used"
+
+# Interfaces are listed in the order in which they came: on the second host rail0 is the last one from here on.
+ip -n "$b" link set rail0 netns "$a" name moved && ip -n "$a" link set moved netns "$b" name rail0 &&
+	ip -n "$b" addr add 10.81.0.2/24 dev rail0 && ip -n "$b" link set rail0 up || die "rail0 cannot be moved"
+await all_up "$b" || die "rail0 never came up again"
+move GANTRY_NET_RAILS=0
+[ "${moved[0]}" -gt 20 ] && [ "${moved[1]}" -gt 20 ] || { cat "$tmp"/out.?; die "one of the rails is not used"; }

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # A peer that is killed, stopped or cut off gives every outstanding request one typed error that names it, within
 # GANTRY_TIMEOUT + 1 s; one that lives and has nothing to say gives none.
 # Catches: heartbeats sent from user threads only, a liveness clock that data keeps fresh but heartbeats do not,

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow beside
+# labels: slow idle
 # The installed tree is enough to build upon: both examples, outside of the source tree, by pkg-config and by
 # find_package; the versions agree; headers, man pages and docs are there; `make uninstall` leaves nothing.
 . "$(dirname "$0")/lib.sh"

@@ -20,15 +20,16 @@ declare -A below=(
 	[net/tcp]="net inet device base abi"
 	[net/devmem]="net inet device base abi"
 	[net/emulated]="net inet device base abi"
-	[plugin]="net inet device base abi"
+	[reducer]="net inet device base abi"
+	[plugin]="reducer net inet device base abi"
 	[rx]="net/tcp net inet device base abi"
 	[proxy]="net inet device base abi"
-	[transport]="proxy net inet device base abi"
+	[transport]="reducer proxy net inet device base abi"
 	[coll]="device base abi"
 	[comm]="coll transport proxy net inet device base abi"
 	[nccl]="comm coll transport proxy net inet device base abi"
-	[face]="comm coll rx transport proxy net inet device base abi"
-	[tools]="net/devmem comm coll rx transport proxy net inet device base abi"
+	[face]="reducer comm coll rx transport proxy net inet device base abi"
+	[tools]="net/devmem reducer comm coll rx transport proxy net inet device base abi"
 )
 
 # The functions that are called for every include answer in REPLY: a process each would take most of the time.

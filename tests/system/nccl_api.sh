@@ -27,6 +27,11 @@ GANTRY_TIMEOUT=5s expect 0 processes 4 death
 [ ! -e "$BUILD_DIR/fixtures/cuda/libcuda.so.1" ] || [ -n "${GANTRY_SANITIZED:-}" ] ||
 	LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$BUILD_DIR/fixtures/cuda GANTRY_NCCL_DEVICE=auto expect 0 threads 1 cuda
 
+if [ -e "$BUILD_DIR/tests/test_encrypt" ] && ldconfig -p | grep -q libssl.so; then
+	GANTRY_LOG=info GANTRY_TRANSPORT=net expect 0 processes 2 encrypt sendrecv encrypt_late
+	has err 'lanes, encrypted'
+fi
+
 # NCCL's variables.
 GANTRY_NCCL_VERSION=21903 expect 0 threads 1 params
 NCCL_DEBUG=INFO expect 0 processes 2 sendrecv params
@@ -48,6 +53,8 @@ stands NCCL_NET_PLUGIN=other GANTRY_NET_PLUGIN=other
 stands NCCL_NET_PLUGIN=gantry GANTRY_NET_PLUGIN=
 stands NCCL_HOSTID=x7 GANTRY_HOST_ID=x7
 stands NCCL_ALGO=Ring GANTRY_ALGO=ring
+stands NCCL_ALGO=allreduce:CollNetChain GANTRY_ALGO=collnet
+stands NCCL_COLLNET_ENABLE=1 GANTRY_COLLNET=on
 stands NCCL_NET_GDR_LEVEL=LOC GANTRY_NET_GDR=off
 stands NCCL_IGNORE_CPU_AFFINITY=1 GANTRY_PROXY_PIN=off
 GANTRY_CHANNELS=2 stands NCCL_MAX_NCHANNELS=3 GANTRY_CHANNELS=2

@@ -35,3 +35,8 @@ job small 6 1000
 
 # Off: no file, and nothing recorded (the driver checks that NCCL gets a mask of 0 by making no profiler calls then).
 timeout 100 "$BUILD_DIR/drivers/nccl_job" 2 1 2 4 4096 >"$tmp/out" 2>"$tmp/err" || die "the job without a trace"
+
+# Its timed form, for bench/nccl_pattern.py: over a plugin by path.
+timeout 100 "$BUILD_DIR/drivers/nccl_job" 3 2 5 8 70000 time "$BUILD_DIR/lib/libnccl-net-gantry.so" >"$tmp/out" 2>"$tmp/err" ||
+	die "the timed job: $(cat "$tmp/err")"
+grep -qE '^[0-9.]+ us, 90% ' "$tmp/out" || die "the timed job said: $(cat "$tmp/out")"

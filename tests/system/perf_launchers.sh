@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
-# also with: GANTRY_SECRET=alpha
 # `gantry perf sendrecv` under mpirun, srun and torchrun: ranks find each other by what the launcher puts into their
 # environment, also while torchrun's store has MASTER_PORT; with Open MPI or MPICH too, if they are here. A rank that waits
 # says for whom, --id-file keeps to GANTRY_CONNECT_TIMEOUT and leaves no file, and what makes no sense is wrong usage

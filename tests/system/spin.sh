@@ -1,10 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
-# The models of the connection FIFO and of its eventcounts (models/*.pml) hold in their whole state space, and Spin finds each
+# labels: slow idle
+# The models of the connection FIFO, of its eventcounts and of sessions that outlive sockets (models/*.pml) hold in their whole state space, and Spin finds each
 # bug that is planted in them, by the property that it breaks.
 # Catches: a protocol that loses, repeats or overwrites steps, a wake-up that is lost, an end that does not come after
-# abort; and a model or a search that would not notice.
+# abort, a session that loses or doubles messages with its sockets; and a model or a search that would not notice.
+# SPIN_LONG=1: wider bounds too, which take five minutes and 3 GB.
 . "$(dirname "$0")/lib.sh"
 cc=${CC:-cc}
 need spin "$cc"
@@ -48,6 +49,16 @@ clean | eventcount | !
 clean | eventcount | PAIR !
 clean | eventcount | LIVE ROUNDS=1 !
 clean | eventcount | LIVE PAIR ROUNDS=1 !
+clean | resume | FAULTS=1 EAGERS=1 !
+clean | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 !
+clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=2 !
+clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART !
+clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART SENDER_ACCEPTS !
+${SPIN_LONG:+
+clean | resume | FAULTS=2 EAGERS=1 !
+clean | resume | FAULTS=2 EAGERS=1 SENDER_ACCEPTS !
+clean | resume | FAULTS=3 LANES=2 EAGERS=1 PIECES=1 !
+}
 $payload_a | fifo | SEND BUG_RELEASE
 $payload_b | fifo | RECV BUG_RELEASE
 $payload_b | fifo | RECV PTRS=1 BUG_RELEASE
@@ -68,6 +79,15 @@ invalid end state | eventcount | BUG_WAKE=2
 invalid end state | eventcount | BUG_WAKE=3
 acceptance cycle | eventcount | LIVE PAIR BUG_WAKE=1
 invalid end state | eventcount | BUG_ABORT
+assertion violated .*released | resume | FAULTS=1 EAGERS=1 BUG_EARLY
+assertion violated .*placed | resume | FAULTS=1 EAGERS=1 BUG_REQUEUE
+invalid end state | resume | FAULTS=1 EAGERS=1 BUG_COUNT
+assertion violated .*placed | resume | FAULTS=1 EAGERS=1 BUG_STOP
+assertion violated .*a==eg | resume | FAULTS=1 LANES=2 PIECES=1 BUG_REWIND
+assertion violated .*eback | resume | FAULTS=1 LANES=2 PIECES=1 BUG_HELD
+invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_RETELL
+invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_GENERATION !
+invalid end state | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART BUG_SESSION
 "
 
 # run FOLDER WHAT MODEL DEFINITIONS: a line on stdout; fails if something else came out.
@@ -83,10 +103,10 @@ run()
 		[ "$word" != LIVE ] || { build=-DNFAIR=3 search='-a -f'; }
 	done
 	mkdir "$folder" && cd "$folder" || return 1
-	# Searches are exhaustive unless BITSTATE or HC is asked for; at most 900 MB each, two at a time.
+	# Searches are exhaustive unless BITSTATE or HC is asked for; at most 900 MB each (3900 if long), two at a time.
 	# shellcheck disable=SC2086 # options are words
 	spin "-P$cc -E -x c" -a "${defines[@]}" "$SOURCE_DIR/models/$model.pml" >spin.out 2>&1 &&
-		"$cc" $optimise -w $build -DMEMLIM=900 -o pan pan.c >cc.out 2>&1 &&
+		"$cc" $optimise -w $build ${SPIN_LONG:+-DCOLLAPSE} -DMEMLIM=${SPIN_LONG:+3}900 -o pan pan.c >cc.out 2>&1 &&
 		./pan $search -m20000 -w22 >pan.out 2>&1 || bad="Spin, the compiler or the search failed"
 	states=$(sed -nE 's/^ *([0-9]+) states, stored.*/\1/p' pan.out)
 	found=$(grep -m1 '^pan:1: ' pan.out | sed 's/^pan:1: //')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow beside
+# labels: slow idle
 # The unpack kernels' code for GPUs, run lane by lane on this CPU: every list is unpacked right, nothing else is read or
 # written, and no warp stops because its lanes come to different shuffles (tests/warp/).
 . "$(dirname "$0")/lib.sh"

@@ -22,6 +22,7 @@ struct rank_state {
 	char text[512];	      /* and said */
 	void (*body)(struct rank_state *s);
 	int silent_calls; /* no on_call */
+	int listens;	  /* gantry_ctl_config.listens */
 	/* Under mu: what on_lost told. */
 	pthread_mutex_t mu;
 	int nlost, lost_rank[RANKS_MAX];
@@ -79,6 +80,7 @@ static inline void join_as(struct rank_state *s)
 				      .nranks = s->nranks,
 				      .on_lost = on_lost,
 				      .on_call = s->silent_calls ? NULL : on_call,
+				      .listens = s->listens,
 				      .ctx = s};
 
 	s->joined = gantry_ctl_join(&c, &s->ctl);

@@ -84,7 +84,8 @@ static const struct inet_protocol rx_by_hand = {"rx", RX_VERSION, "accepting sid
 
 static inline struct inet_key rx_key(const char *secret)
 {
-	return (struct inet_key){secret ? INET_AUTH_SECRET : INET_AUTH_NONE, secret, secret ? strlen(secret) : 0};
+	return (struct inet_key){secret ? INET_AUTH_SECRET : INET_AUTH_NONE, secret, secret ? strlen(secret) : 0,
+				 INET_ENCRYPT_OFF};
 }
 
 /* The connecting side of a rendezvous by hand: an offer for another. */

@@ -101,13 +101,29 @@ static inline void start(void **ret_ctx, int traffic_class)
 	CHECK_OK(ops->init(net, 7, &config, ret_ctx));
 }
 
+/* `find` of a relay: a listener of this process; when it is closed, the one that there was. */
+static inline int listening_port(struct sockaddr_in *ret)
+{
+	int found = 0;
+
+	inet_loop_lock();
+	for (int i = 0; i < TCP_BUCKETS && !found; i++)
+		gantry_list_each (pos, &tcp_network.listeners[i]) {
+			*ret = gantry_container(pos, struct tcp_listener, node)->ports[0]->addr.in;
+			found = 1;
+		}
+	inet_loop_unlock();
+	return found || ret->sin_port;
+}
+
 /* Closed links are seen off and freed by the service thread, some time after the close. */
 static inline int links_are_gone(void)
 {
 	int gone;
 
 	inet_loop_lock();
-	gone = gantry_list_empty(&tcp_network.links) && gantry_list_empty(&tcp_network.lingering) && !tcp_network.nburied;
+	gone = gantry_list_empty(&tcp_network.links) && gantry_list_empty(&tcp_network.lingering) &&
+	       !tcp_network.nburied;
 	inet_loop_unlock();
 	return gone;
 }

@@ -139,11 +139,13 @@ struct world {
 	int order[RANKS_MAX], host_at[RANKS_MAX]; /* by place: the rank and its host */
 	struct coll_choice choice;
 	struct rank ranks[RANKS_MAX];
-	struct fifo *fifos; /* n * n: from, to */
+	struct fifo *fifos; /* (n + 1) * n: from, to. To the own rank: to the network; from rank n: from the network */
 	char fault[200];
 };
 
 static struct world w;
+static bool network = true; /* reducers are connected */
+static bool refused;	    /* but do not take the type or operation */
 
 #define FAULT(...)                                                                                                     \
 	do {                                                                                                           \
@@ -159,6 +161,11 @@ static int reduces(void)
 static struct fifo *fifo(int from, int to)
 {
 	return &w.fifos[from * w.n + to];
+}
+
+static size_t nfifos(void)
+{
+	return (size_t)(w.n + 1) * (size_t)w.n;
 }
 
 /* Parts of the buffers that the caller gives. */
@@ -218,8 +225,9 @@ struct move {
 static int peer_of(const struct move *m, uint32_t k, int send)
 {
 	const struct coll_plan *plan = w.ranks[m->rank].plan;
+	int rank = plan->peers[(send ? m->t->send : m->t->recv) + k].rank;
 
-	return plan->peers[(send ? m->t->send : m->t->recv) + k].rank;
+	return rank == m->rank && !send ? w.n : rank;
 }
 
 static uint32_t slice_steps(void)
@@ -381,10 +389,11 @@ static void lend(const struct move *m, int to, struct message *s)
 	const struct gantry_coll_step *t = m->t;
 	const struct gantry_coll *c = &w.ranks[m->rank].share;
 	uint32_t *place = landing_place(m->rank, to);
+	uint32_t from = prim_lends(t->what, t->nrecv, GANTRY_OP_SUM, t->last, w.ptr);
 
-	if (prim_lends(t->what, t->nrecv, GANTRY_OP_SUM, t->last, w.ptr) && random_below(2)) {
+	if (from && random_below(2)) {
 		s->lent_by = 1 + m->rank;
-		s->lent_in = !(t->what & (PRIM_OUT | PRIM_ACC));
+		s->lent_in = from == GANTRY_COLL_PTR_IN;
 		s->lent_at = t->part * (s->lent_in ? c->in_stride : c->out_stride) + c->begin + m->at;
 	} else if (place && random_below(2)) {
 		memcpy(place, s->ids, s->count * sizeof(*place));
@@ -424,6 +433,67 @@ static void do_move(const struct move *m)
 	r->at.done += m->count;
 }
 
+/* ---- the network ---- */
+
+static bool sends_to_network(int rank)
+{
+	const struct coll_plan *plan = w.ranks[rank].plan;
+
+	for (uint32_t i = 0; i < plan->npeers; i++)
+		if (plan->peers[i].rank == rank)
+			return true;
+	return false;
+}
+
+/* Adds up what all who send to it have sent next, by host, and answers all of them. 0: some have not, or have no room. */
+static int network_moves(void)
+{
+	struct message sum = {0};
+	int first = -1;
+
+	for (int i = 0; i < w.n; i++) {
+		const struct fifo *in = fifo(i, i), *back = fifo(w.n, i);
+
+		if (sends_to_network(i) &&
+		    (in->sent == in->got || back->tail + slice_steps() > back->head + GANTRY_STEPS))
+			return 0;
+	}
+	for (int i = 0; i < w.n; i++) {
+		struct fifo *in = fifo(i, i);
+		const struct message *s = &in->slices[in->got % GANTRY_STEPS];
+		const struct move m = {.rank = i};
+
+		if (!sends_to_network(i))
+			continue;
+		if (first < 0)
+			sum = (struct message){.steps = s->steps, .part = s->part, .count = s->count, .at = s->at};
+		first = first < 0 ? i : first;
+		if (s->part != sum.part || s->at != sum.at || s->count != sum.count)
+			FAULT("ranks %d and %d send the network different slices", first, i);
+		for (uint32_t k = 0; k < sum.count; k++)
+			sum.ids[k] = fold(&m, sum.ids[k], read_message(s, k));
+		in->head += s->steps;
+		in->got++;
+	}
+	for (int i = 0; first >= 0 && i < w.n; i++) {
+		struct fifo *back = fifo(w.n, i);
+		struct message *s = &back->slices[back->sent % GANTRY_STEPS];
+		uint32_t *place;
+
+		if (!sends_to_network(i))
+			continue;
+		*s = sum;
+		place = landing_place(w.n, i);
+		if (place && random_below(2)) {
+			memcpy(place, s->ids, s->count * sizeof(*place));
+			s->landed = place;
+		}
+		back->sent++;
+		back->tail += s->steps;
+	}
+	return first >= 0;
+}
+
 /* ---- a run ---- */
 
 static void check_step(int rank, const struct gantry_coll_step *t)
@@ -443,7 +513,8 @@ static void check_step(int rank, const struct gantry_coll_step *t)
 		for (uint32_t k = 0; k < (s ? t->nsend : t->nrecv); k++) {
 			const struct coll_peer *p = &plan->peers[(s ? t->send : t->recv) + k];
 
-			if (p->send != (int32_t)s || p->rank == rank || p->rank < 0 || p->rank >= w.n)
+			if (p->send != (int32_t)s || (p->rank == rank && !coll_algos[w.algo]->network) || p->rank < 0 ||
+			    p->rank >= w.n)
 				FAULT("rank %d: a step with peer %d", rank, p->rank);
 		}
 }
@@ -452,7 +523,7 @@ static void check_step(int rank, const struct gantry_coll_step *t)
 static void check_steps_on(int rank, const struct coll_peer *p, uint32_t i)
 {
 	struct rank *r = &w.ranks[rank];
-	const struct fifo *f = p->send ? fifo(rank, p->rank) : fifo(p->rank, rank);
+	const struct fifo *f = p->send ? fifo(rank, p->rank) : fifo(p->rank == rank ? w.n : p->rank, rank);
 	bool lent;
 	uint64_t steps = coll_steps_on(r->plan, &r->share, i, &lent);
 
@@ -484,11 +555,13 @@ static void run_channel(void)
 			}
 		}
 		turns++;
+		while (!w.fault[0] && network_moves())
+			moved++;
 		if (left && !moved)
 			FAULT("deadlock: rank %d waits at step %u of %u, turn %d", m.rank, w.ranks[m.rank].at.step,
 			      w.ranks[m.rank].plan->nsteps, turns);
 	}
-	for (int i = 0; i < w.n * w.n; i++)
+	for (int i = 0; i < (int)nfifos(); i++)
 		if (w.fifos[i].sent != w.fifos[i].got)
 			FAULT("rank %d sent rank %d what it does not take", i / w.n, i % w.n);
 	for (int i = 0; i < w.n; i++)
@@ -530,7 +603,7 @@ static void make_plans(int channel)
 		root++;
 	for (int i = 0; i < w.n; i++) {
 		struct rank *r = &w.ranks[w.order[i]];
-		const struct coll_topo topo = {i, w.n, w.nhosts, w.host_at};
+		const struct coll_topo topo = {i, w.n, w.nhosts, w.host_at, network};
 		const struct coll_shape shape = {w.kind, w.count, ELEM, w.n};
 
 		coll_plan_free(r->plan);
@@ -553,11 +626,11 @@ static const char *simulate(spoil_fn *spoil)
 	static char text[sizeof(w.fault)];
 
 	exprs_reset();
-	w.fifos = calloc((size_t)w.n * (size_t)w.n, sizeof(*w.fifos));
+	w.fifos = calloc(nfifos(), sizeof(*w.fifos));
 	for (int i = 0; i < w.n; i++)
 		make_buffers(i);
 	for (uint32_t c = 0; c < w.choice.channels && !w.fault[0]; c++) {
-		memset(w.fifos, 0, (size_t)w.n * (size_t)w.n * sizeof(*w.fifos));
+		memset(w.fifos, 0, nfifos() * sizeof(*w.fifos));
 		make_plans((int)c);
 		if (spoil)
 			spoil();
@@ -659,6 +732,7 @@ static void run_kind(enum coll_algo_id algo, enum coll_kind kind, int root, uint
 			if (in_place && coll_algos[algo]->overwrites)
 				w.ptr &= (uint8_t)~GANTRY_COLL_PTR_IN;
 			set_choice(slice, chunk, proto);
+			w.choice.part_bytes = random_below(3) ? 0 : 128 * random_below(2 * STEP_ELEMS);
 			set_order(random_below(3));
 			CASE("%s by %s, %d ranks on %d hosts, root %d, %llu elements, slices of %u, chunks of %u, %s, "
 			     "ptr %u",
@@ -673,7 +747,7 @@ static void run_kind(enum coll_algo_id algo, enum coll_kind kind, int root, uint
 
 static int supported(enum coll_algo_id algo, enum coll_kind kind)
 {
-	const struct coll_topo topo = {0, w.n, w.nhosts, w.host};
+	const struct coll_topo topo = {0, w.n, w.nhosts, w.host, network};
 
 	return coll_algos[algo]->supports(&topo, kind);
 }
@@ -950,7 +1024,7 @@ TEST(rings_enter_a_host_once)
 	for (int i = 0; i < 8; i++)
 		w.host_at[i] = where[i].host;
 	for (int i = 0; i < 8; i++) {
-		const struct coll_topo topo = {i, 8, w.nhosts, w.host_at};
+		const struct coll_topo topo = {i, 8, w.nhosts, w.host_at, false};
 		struct coll_plan *plan;
 
 		CHECK_OK(coll_plan_make(&topo, COLL_RING, COLL_ALL_REDUCE, 0, 0, &plan));
@@ -959,7 +1033,7 @@ TEST(rings_enter_a_host_once)
 		coll_plan_free(plan);
 	}
 	CHECK_EQ(crosses, 2);
-	const struct coll_topo by_rank = {0, 8, w.nhosts, w.host}, by_place = {0, 8, w.nhosts, w.host_at};
+	const struct coll_topo by_rank = {0, 8, w.nhosts, w.host, false}, by_place = {0, 8, w.nhosts, w.host_at, false};
 	CHECK_EQ(coll_algos[COLL_RING]->hops(&by_rank, COLL_ALL_REDUCE).net, 14u);
 	CHECK_EQ(coll_algos[COLL_RING]->hops(&by_place, COLL_ALL_REDUCE).net, 3u);
 }
@@ -967,10 +1041,10 @@ TEST(rings_enter_a_host_once)
 /* ---- choices ---- */
 
 static const struct coll_limits some_limits[] = {
-	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD},
-	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD},
-	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD},
-	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD},
+	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, false, false},
+	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, false, false},
+	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, false, false},
+	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, false, false},
 };
 
 static void check_choice(const struct coll_limits *l, enum coll_kind kind, const struct coll_choice *c)
@@ -989,10 +1063,13 @@ static struct coll_choice choose(const struct coll_limits *l, enum coll_kind kin
 	struct coll_choice first = {0}, c;
 
 	for (int i = 0; i < w.n; i++) {
-		const struct coll_topo topo = {i, w.n, w.nhosts, w.host};
+		const struct coll_topo topo = {i, w.n, w.nhosts, w.host, network};
 		struct coll_model m;
 
 		coll_model_init(&topo, l, &m);
+		m.refused = !refused; /* of other calls, which make no difference either */
+		CHECK_OK(coll_choose(&m, kind, bytes, &c));
+		m.refused = refused;
 		if (i % 2) /* what it has chosen before makes no difference */
 			CHECK_OK(coll_choose(&m, kind, bytes / 2 + 1, &c));
 		CHECK_OK(coll_choose(&m, kind, bytes, &c));
@@ -1023,9 +1100,12 @@ TEST(choices_are_sane)
 {
 	const struct coll_limits *cpu = &some_limits[0], *net = &some_limits[1];
 
+	network = false;
 	set_hosts(4, 4, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 8).algo, COLL_DIRECT);
 	CHECK(choose(net, COLL_ALL_REDUCE, 64 << 20).algo != COLL_DIRECT); /* three times the bytes */
+	CHECK_EQ(choose(net, COLL_ALL_REDUCE, 8).algo, COLL_DIRECT2); /* one rank for all: six messages, not twelve */
+	CHECK(choose(net, COLL_ALL_REDUCE, 8).part_bytes > 8);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).proto, GANTRY_PROTO_SIMPLE);
 	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 8).proto, GANTRY_PROTO_LL);
 	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).channels, 4u);
@@ -1034,18 +1114,19 @@ TEST(choices_are_sane)
 	CHECK_EQ(choose(cpu, COLL_ALL_GATHER, 64 * 8).algo, COLL_PAT);
 	set_hosts(32, 8, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).algo, COLL_HIER);
+	network = true;
 }
 
 TEST(forced_choices)
 {
-	static const char *const names[] = {"ring", "direct", "direct2", "tree", "hier", "pat"};
+	static const char *const names[] = {"ring", "direct", "direct2", "tree", "hier", "pat", "collnet"};
 
 	_Static_assert(TEST_COUNT(names) == COLL_ALGOS, "all of GANTRY_ALGO's words");
 	for (int algo = 0; algo < COLL_ALGOS; algo++) {
 		CHECK_STR(coll_algos[algo]->name, names[algo]);
 		set_params("GANTRY_ALGO", names[algo], "GANTRY_PROTO", "ll");
 		set_hosts(8, 4, 0);
-		for (int kind = 0; kind < COLL_KINDS; kind++) {
+		for (int kind = 0; kind < COLL_KINDS && !coll_algos[algo]->network; kind++) {
 			struct coll_choice c = choose(&some_limits[0], (enum coll_kind)kind, 1 << 20);
 
 			CASE("%s by %s", coll_kind_name((enum coll_kind)kind), names[algo]);
@@ -1055,4 +1136,80 @@ TEST(forced_choices)
 		}
 	}
 	set_params("GANTRY_ALGO", NULL, "GANTRY_PROTO", NULL);
+}
+
+/* ---- reducers ---- */
+
+/* Where they are: all-reduce by one channel and Simple, whatever else is asked for; all else as without them. */
+TEST(reducers_when_asked_for)
+{
+	struct coll_limits forced = some_limits[2];
+
+	set_hosts(8, 4, 0);
+	set_params("GANTRY_ALGO", "collnet", "GANTRY_PROTO", "ll");
+	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).algo, COLL_COLLNET);
+	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).proto, GANTRY_PROTO_SIMPLE);
+	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).channels, 1u);
+	CHECK_EQ(choose(&some_limits[0], COLL_ALL_GATHER, 64).proto, GANTRY_PROTO_LL);
+	set_params("GANTRY_ALGO", "ring", "GANTRY_PROTO", NULL);
+	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 8).algo, COLL_RING);
+	forced.network = true; /* the transport of that name */
+	CHECK_EQ(choose(&forced, COLL_ALL_REDUCE, 8).algo, COLL_COLLNET);
+	set_params("GANTRY_ALGO", NULL, "GANTRY_PROTO", NULL);
+	refused = true; /* a type or an operation that they do not have */
+	CHECK(choose(&forced, COLL_ALL_REDUCE, 8).algo != COLL_COLLNET);
+	refused = false;
+	struct coll_choice with = choose(&forced, COLL_BROADCAST, 1 << 20);
+	network = false;
+	struct coll_choice without = choose(&some_limits[2], COLL_BROADCAST, 1 << 20);
+	CHECK(memcmp(&with, &without, sizeof(with)) == 0);
+	CHECK(choose(&forced, COLL_ALL_REDUCE, 8).algo != COLL_COLLNET);
+	network = true;
+}
+
+/* By the cost model: 64 hosts in two hops, where everything else takes more of them or 63 connections. */
+TEST(reducers_where_they_pay)
+{
+	struct coll_limits elsewhere = some_limits[0];
+
+	set_hosts(64, 1, 0);
+	CHECK_EQ(choose(&some_limits[0], COLL_ALL_REDUCE, 4096).algo, COLL_COLLNET);
+	CHECK(choose(&some_limits[0], COLL_ALL_GATHER, 64 * 4096).algo != COLL_COLLNET);
+	set_hosts(4, 2, 0);
+	CHECK(choose(&some_limits[0], COLL_ALL_REDUCE, 64 << 20).algo != COLL_COLLNET);
+	/* Other machines reduce: 1 of the buffer each way, where a ring moves 1.5. */
+	set_hosts(4, 1, 0);
+	CHECK(choose(&some_limits[0], COLL_ALL_REDUCE, 64 << 20).algo != COLL_COLLNET);
+	elsewhere.reducers = true;
+	CHECK_EQ(choose(&elsewhere, COLL_ALL_REDUCE, 64 << 20).algo, COLL_COLLNET);
+}
+
+static const char *explain(const struct coll_model *model)
+{
+	static char text[4096];
+	struct coll_model m = *model;
+	FILE *f = fmemopen(text, sizeof(text), "w");
+
+	CHECK(f != NULL);
+	CHECK_OK(coll_explain(&m, COLL_ALL_REDUCE, 4096, f));
+	fclose(f);
+	return text;
+}
+
+TEST(reasons_without_reducers)
+{
+	struct coll_topo topo = {0, 8, 1, w.host, false};
+	struct coll_model m;
+
+	set_hosts(8, 8, 0);
+	CHECK_STR(coll_network_refuses(&topo), "all ranks are on one host");
+	set_hosts(11, 10, 0);
+	topo = (struct coll_topo){0, w.n, w.nhosts, w.host, false};
+	CHECK_STR(coll_network_refuses(&topo), "a host has more than 9 ranks");
+	set_hosts(11, 9, 0);
+	CHECK(!coll_network_refuses(&topo));
+	coll_model_init(&topo, &some_limits[0], &m);
+	CHECK_HAS(explain(&m), "not for this: not asked for (GANTRY_COLLNET)");
+	m.no_network = "rank 3: nobody listens";
+	CHECK_HAS(explain(&m), "not for this: rank 3: nobody listens");
 }

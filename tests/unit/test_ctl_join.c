@@ -197,7 +197,7 @@ TEST(test_arguments)
 		CHECK_EQ(s[i].joined, GANTRY_ERR_INVALID);
 	free(s);
 	id.bytes[4]++;
-	refused(&id, 0, 1, GANTRY_ERR_VERSION, "of version 6, this library is of version 5");
+	refused(&id, 0, 1, GANTRY_ERR_VERSION, "of version 7, this library is of version 6");
 	memset(&id, 0, sizeof(id));
 	refused(&id, 0, 1, GANTRY_ERR_INVALID, "");
 	CHECK_EQ(gantry_ctl_comm_id(&id), 0);

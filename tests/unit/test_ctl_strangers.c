@@ -47,7 +47,7 @@ static void send_frame(int fd, uint32_t kind, const void *body, uint32_t n)
 static void send_hello(int fd, uint16_t version, uint64_t comm_id)
 {
 	const struct inet_protocol protocol = {"ctl", (uint16_t)(version < 4 ? 4 : version), "hub", "rank", NULL};
-	const struct inet_key key = {auth, "", 0};
+	const struct inet_key key = {auth, "", 0, INET_ENCRYPT_OFF};
 	const struct ctl_hello h = {.comm_id = comm_id, .rank = 1, .nranks = 2, .timeout_ms = 1000, .wait_ms = 1};
 	uint8_t payload[CTL_HELLO_SIZE], raw[HELLO];
 	struct inet_handshake shake;
@@ -83,7 +83,7 @@ static int read_answer(int fd, char text[INET_TEXT_SIZE])
 
 	if (!read_all(fd, raw, 16))
 		return 0;
-	CHECK(memcmp(raw, "GANTRY\x02\n\x05\0", 10) == 0);
+	CHECK(memcmp(raw, "GANTRY\x02\n\x06\0", 10) == 0);
 	CHECK_EQ(get32(raw + 12), 0);
 	CHECK(raw[10] == VERSION || raw[10] == AUTH || raw[10] == NOBODY || raw[10] == CHALLENGE);
 	CHECK(read_all(fd, raw + 16, (raw[10] == CHALLENGE ? INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) - 16));
@@ -266,7 +266,7 @@ static void test_refusals(void)
 	int verdict, fd = hello_answered(9, decoded.comm_id, &verdict, text);
 
 	CHECK_EQ(verdict, VERSION);
-	CHECK_HAS(text, "version differs: 5 (hub's side) and 9 (rank's side); gantry ");
+	CHECK_HAS(text, "version differs: 6 (hub's side) and 9 (rank's side); gantry ");
 	close(fd);
 	fd = hello_answered(CTL_VERSION, decoded.comm_id + 1, &verdict, text);
 	CHECK_EQ(verdict, NOBODY);

@@ -346,8 +346,11 @@ TEST(peer_dies)
 	int done = 0;
 
 	run_all(r, 20);
-	while (r->posted < r->done + 5 || all_said(&r->w))
+	while (r->nheld) /* a slot that is held refuses the receive that wants it */
+		consume(r, 0);
+	for (int tries = 0; tries < 100 && (r->posted < r->done + 5 || all_said(&r->w)); tries++)
 		post(r);
+	CHECK(!all_said(&r->w));
 	for (int i = 0; i < r->w.config.nlanes; i++) {
 		utter(&r->w, i, 5000);
 		close(r->w.raw[i]);
@@ -367,8 +370,6 @@ TEST(peer_dies)
 	CHECK_EQ(result, GANTRY_ERR_PEER_LOST);
 	tcp_link_close_rx(r->w.l);
 	CHECK_EQ(r->w.pool->nfree, r->w.pool->npages);
-	for (int i = 0; i < r->nheld; i++)
-		free(r->m[r->held[i]].dst);
 	run_close(r);
 }
 

@@ -14,9 +14,10 @@ static void settings(char out[INET_SETTINGS_SIZE])
 
 static const struct inet_protocol test = {"test", 7, "accepting side", "connecting side", settings};
 static const struct inet_protocol later = {"test", 8, "accepting side", "connecting side", settings};
-static const struct inet_key none, secret = {INET_AUTH_SECRET, "alpha", 5}, other = {INET_AUTH_SECRET, "beta", 4},
-				   key = {INET_AUTH_KEY, "0123456789abcdef0123456789ABCDEF", 32},
-				   shown = {INET_AUTH_SHOWN, "0123456789abcdef0123456789ABCDEF", 32};
+static const struct inet_key none, secret = {INET_AUTH_SECRET, "alpha", 5, INET_ENCRYPT_OFF},
+				   other = {INET_AUTH_SECRET, "beta", 4, INET_ENCRYPT_OFF},
+				   key = {INET_AUTH_KEY, "0123456789abcdef0123456789ABCDEF", 32, INET_ENCRYPT_OFF},
+				   shown = {INET_AUTH_SHOWN, "0123456789abcdef0123456789ABCDEF", 32, INET_ENCRYPT_OFF};
 
 /* A byte at a time from one to the other; what it came to there. *ret_said: what was said, if somebody wants it. */
 static enum inet_event carry(struct inet_handshake *from, struct inet_handshake *to, uint8_t *ret_said)
@@ -368,6 +369,214 @@ static void test_formers(void)
 	CHECK_HAS(h.text, "and 1 (connecting side)");
 }
 
+/* ---- encryption ---- */
+
+static const struct inet_key on = {INET_AUTH_SECRET, "alpha", 5, INET_ENCRYPT_ON},
+			     must = {INET_AUTH_SECRET, "alpha", 5, INET_ENCRYPT_REQUIRE};
+
+/* As carry, but the other side may make up its mind before all of it is there. */
+static enum inet_event carry_some(struct inet_handshake *from, struct inet_handshake *to)
+{
+	enum inet_event event = feed(to, from->out, from->out_size);
+
+	from->out_size = 0;
+	return event;
+}
+
+/* Up to the server's answer. */
+static enum inet_event encrypt(struct pair *p, const struct inet_key *k, const struct inet_key *servers)
+{
+	enum inet_event event;
+
+	say_hello(p, k);
+	CHECK_EQ(inet_handshake_challenge(&p->server, servers), INET_AGAIN);
+	CHECK_EQ(carry(&p->server, &p->client, p->challenge), INET_AGAIN);
+	event = carry_some(&p->client, &p->server);
+	for (int i = 0; i < 2 && event == INET_AGAIN;
+	     i++) { /* hello and finished of the server, finished of the client */
+		CHECK_EQ(carry(&p->server, &p->client, NULL), INET_AGAIN);
+		event = carry(&p->client, &p->server, NULL);
+	}
+	return event;
+}
+
+static void end(struct pair *p)
+{
+	inet_handshake_end(&p->client);
+	inet_handshake_end(&p->server);
+}
+
+static void seal(struct gantry_seal *s, uint8_t out[64])
+{
+	char text[] = "the marked payload";
+
+	CHECK_EQ(gantry_seal_close(s, &(struct iovec){text, 18}, 1, out), 18 + GANTRY_SEAL_EXTRA);
+}
+
+static void check_opens(struct gantry_seal *s, const uint8_t record[64])
+{
+	char text[19] = "", why[GANTRY_SEAL_WHY];
+
+	CHECK_EQ(gantry_seal_length(s, record, why), 18);
+	CHECK(gantry_seal_open(s, record, &(struct iovec){text, 18}, 1));
+	CHECK_STR(text, "the marked payload");
+}
+
+/* Whoever wants it gets it, and every session and direction has keys of its own. */
+static void test_encrypt(void)
+{
+	uint8_t records[4][64];
+
+	for (int i = 0; i < 2; i++) {
+		struct pair p;
+
+		CHECK_EQ(encrypt(&p, i ? &must : &on, &on), INET_PROVED);
+		CHECK_EQ(p.hello[11], gantry_cipher_preferred() | (i ? 4 : 0));
+		CHECK_EQ(p.challenge[11], gantry_cipher_preferred());
+		CHECK_EQ(inet_handshake_accept(&p.server, "xy", 2), INET_DONE);
+		CHECK_EQ(carry(&p.server, &p.client, p.answer), INET_DONE);
+		CHECK(memcmp(p.client.payload, "xy", 2) == 0);
+		seal(p.client.seals.tx, records[2 * i]);
+		seal(p.server.seals.tx, records[2 * i + 1]);
+		check_opens(p.server.seals.rx, records[2 * i]);
+		check_opens(p.client.seals.rx, records[2 * i + 1]);
+		end(&p);
+	}
+	for (int a = 0; a < 4; a++)
+		for (int b = 0; b < a; b++)
+			CHECK(memcmp(records[a] + GANTRY_SEAL_HEADER, records[b] + GANTRY_SEAL_HEADER, 18) != 0);
+}
+
+static void test_unwilling(void)
+{
+	struct pair p;
+	uint8_t all[16 + sizeof(p.hello) + INET_CHALLENGE_SIZE + INET_ANSWER_SIZE] = "gantry server", mac[32];
+	uint8_t *answer = all + 16 + sizeof(p.hello) + INET_CHALLENGE_SIZE;
+
+	CHECK_EQ(encrypt(&p, &on, &secret), INET_PROVED);
+	CHECK(!p.server.seals.tx);
+	CHECK_EQ(inet_handshake_accept(&p.server, NULL, 0), INET_DONE);
+	CHECK_EQ(carry(&p.server, &p.client, NULL), INET_DONE);
+	CHECK(!p.client.seals.tx);
+	CHECK_EQ(encrypt(&p, &secret, &on), INET_PROVED);
+	CHECK_EQ(encrypt(&p, &secret, &must), INET_FAILED);
+	CHECK(p.server.proved);
+	check_refused(&p, GANTRY_ERR_AUTH,
+		      "GANTRY_ENCRYPT=require on the accepting side, but the connecting side does not encrypt");
+	CHECK_EQ(encrypt(&p, &must, &secret), INET_FAILED);
+	CHECK(p.server.proved);
+	check_refused(&p, GANTRY_ERR_AUTH,
+		      "GANTRY_ENCRYPT=require on the connecting side, but the accepting side does not encrypt");
+	/* A build that knows nothing of it does not refuse: then the connecting side does. */
+	say_hello(&p, &must);
+	CHECK_EQ(inet_handshake_challenge(&p.server, &secret), INET_AGAIN);
+	CHECK_EQ(carry(&p.server, &p.client, p.challenge), INET_AGAIN);
+	memcpy(all + 16, p.hello, sizeof(p.hello));
+	memcpy(all + 16 + sizeof(p.hello), p.challenge, sizeof(p.challenge));
+	memcpy(answer, "GANTRY\x02\n\x07", 9);
+	CHECK_OK(gantry_hmac_sha256("alpha", 5, all, sizeof(all), mac));
+	memcpy(answer + 16, mac, sizeof(mac));
+	p.client.out_size = 0;
+	CHECK_EQ(feed(&p.client, answer, INET_ANSWER_SIZE), INET_FAILED);
+	CHECK(!p.client.refused);
+	CHECK_EQ(p.client.error, GANTRY_ERR_AUTH);
+	CHECK_STR(p.client.text,
+		  "GANTRY_ENCRYPT=require on the connecting side, but the accepting side does not encrypt");
+}
+
+/* A stranger with another secret; nobody on the way talks them out of it; TLS of one connection is not that of another. */
+static void test_downgrade(void)
+{
+	static const struct inet_key others = {INET_AUTH_SECRET, "beta", 4, INET_ENCRYPT_REQUIRE};
+	struct pair p, q;
+	uint8_t *hello, record[2048];
+	size_t n;
+
+	CHECK_EQ(encrypt(&p, &others, &must), INET_FAILED);
+	CHECK(!p.server.proved);
+	check_refused(&p, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
+	end(&p);
+	/* The offer is taken out of the hello. */
+	CHECK_OK(inet_handshake_start_client(&p.client, &test, &on, "abc", 3));
+	inet_handshake_start_server(&p.server);
+	hello = (uint8_t *)(uintptr_t)p.client.out;
+	memcpy(p.hello, hello, sizeof(p.hello));
+	p.hello[11] = 0;
+	CHECK_EQ(feed(&p.server, p.hello, sizeof(p.hello)), INET_HELLO);
+	p.client.out_size = 0;
+	p.server.protocol = &test;
+	CHECK_EQ(inet_handshake_challenge(&p.server, &on), INET_AGAIN);
+	CHECK_EQ(carry(&p.server, &p.client, NULL), INET_AGAIN);
+	CHECK_EQ(carry_some(&p.client, &p.server), INET_FAILED);
+	CHECK_HAS(p.server.text, "GANTRY_SECRET differs");
+	CHECK(!p.server.proved);
+	/* The cipher is taken out of the challenge. */
+	say_hello(&p, &on);
+	CHECK_EQ(inet_handshake_challenge(&p.server, &on), INET_AGAIN);
+	memcpy(p.challenge, p.server.out, sizeof(p.challenge));
+	p.challenge[11] = 0;
+	p.server.out_size = 0;
+	CHECK_EQ(feed(&p.client, p.challenge, sizeof(p.challenge)), INET_AGAIN);
+	CHECK_EQ(carry_some(&p.client, &p.server), INET_FAILED);
+	CHECK(!p.server.proved);
+	/* A cipher that was not offered. */
+	say_hello(&p, &secret);
+	p.challenge[11] = 1;
+	CHECK_EQ(feed(&p.client, p.challenge, sizeof(p.challenge)), INET_FAILED);
+	CHECK_EQ(p.client.error, GANTRY_ERR_PROTOCOL);
+	/* Two connections at once: the client's TLS of one behind the proof of the other. */
+	say_hello(&p, &on);
+	say_hello(&q, &on);
+	CHECK_EQ(inet_handshake_challenge(&p.server, &on), INET_AGAIN);
+	CHECK_EQ(inet_handshake_challenge(&q.server, &on), INET_AGAIN);
+	CHECK_EQ(carry(&p.server, &p.client, NULL), INET_AGAIN);
+	CHECK_EQ(carry(&q.server, &q.client, NULL), INET_AGAIN);
+	n = q.client.out_size;
+	CHECK(n <= sizeof(record));
+	memcpy(record, q.client.out, n);
+	memcpy(record, p.client.out, INET_PROOF_SIZE);
+	CHECK_EQ(feed(&p.server, record, n), INET_FAILED);
+	CHECK_EQ(p.server.error, GANTRY_ERR_AUTH);
+	CHECK_HAS(p.server.text, "TLS with the connecting side: ");
+	p.client.out_size = 0;
+	CHECK_EQ(carry(&p.server, &p.client, NULL), INET_FAILED);
+	CHECK(p.client.refused);
+	end(&p);
+	end(&q);
+}
+
+/* A record that is changed anywhere but in its header, where TLS ignores a version. */
+static void test_tls_tampering(void)
+{
+	for (int i = 0; i < 40; i++) {
+		struct pair p;
+		enum inet_event event;
+		uint8_t said[2048];
+		size_t n;
+
+		CASE("%d", i);
+		say_hello(&p, &must);
+		CHECK_EQ(inet_handshake_challenge(&p.server, &must), INET_AGAIN);
+		CHECK_EQ(carry(&p.server, &p.client, NULL), INET_AGAIN);
+		if (i % 2) { /* what the server says */
+			CHECK_EQ(carry(&p.client, &p.server, NULL), INET_AGAIN);
+			n = p.server.out_size;
+			memcpy(said, p.server.out, n);
+			said[5 + (size_t)i * 331 % (n - 5)] ^= 4;
+			event = feed(&p.client, said, n);
+		} else {
+			n = p.client.out_size;
+			memcpy(said, p.client.out, n);
+			said[INET_PROOF_SIZE + 5 + (size_t)i * 331 % (n - INET_PROOF_SIZE - 5)] ^= 4;
+			event = feed(&p.server, said, n);
+		}
+		/* A length that is now larger waits for more. */
+		CHECK(event == INET_FAILED || event == INET_AGAIN);
+		CHECK(!p.client.seals.tx && !p.server.seals.tx);
+		end(&p);
+	}
+}
+
 /* Over sockets: what follows the hand-shake is not touched, and an end in the middle is told from a refusal. */
 static void test_sockets(void)
 {
@@ -415,6 +624,10 @@ int main(void)
 		test_tampering();
 		test_sockets();
 		test_sizes();
+		test_encrypt();
+		test_unwilling();
+		test_downgrade();
+		test_tls_tampering();
 	}
 	return 0;
 }

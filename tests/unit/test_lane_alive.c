@@ -159,20 +159,6 @@ enum { SWALLOW_AFTER = 100000 };
 static struct relay proxy = {.lanes = 1};
 static int swallow_lane; /* 0: none */
 
-static int listening_port(struct sockaddr_in *ret)
-{
-	int found = 0;
-
-	inet_loop_lock();
-	for (int i = 0; i < TCP_BUCKETS && !found; i++)
-		gantry_list_each (pos, &tcp_network.listeners[i]) {
-			*ret = gantry_container(pos, struct tcp_listener, node)->ports[0]->addr.in;
-			found = 1;
-		}
-	inet_loop_unlock();
-	return found;
-}
-
 static uint64_t swallow(const struct relay_conn *c, int way)
 {
 	return swallow_lane && c->lane == swallow_lane && way == TO_SERVER ? RELAY_HELLO + SWALLOW_AFTER : UINT64_MAX;
@@ -180,12 +166,14 @@ static uint64_t swallow(const struct relay_conn *c, int way)
 
 static unsigned deadline_s;
 
-static void start_behind_proxy(int lane, void **ret_ctx)
+/* resume: GANTRY_RESUME. */
+static void start_behind_proxy(const char *resume, int lane, void **ret_ctx)
 {
 	char text[16];
 
 	snprintf(text, sizeof(text), "%us", deadline_s);
 	setenv("GANTRY_TIMEOUT", text, 1);
+	setenv("GANTRY_RESUME", resume, 1);
 	setenv("GANTRY_LANES", "2", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "200s", 1);
 	swallow_lane = lane;
@@ -214,7 +202,7 @@ static void one_swallows(void)
 	struct way w;
 	uint64_t began;
 
-	start_behind_proxy(1, &ctx);
+	start_behind_proxy("off", 1, &ctx);
 	w = connect_way(ctx);
 	CHECK(out && in);
 	recv = post_recv(w.recv, in, MAX, 0);
@@ -252,7 +240,7 @@ static void lane_over(int reset)
 	void *ctx, *send, *recv;
 	struct way w;
 
-	start_behind_proxy(0, &ctx);
+	start_behind_proxy("off", 0, &ctx);
 	w = connect_way(ctx);
 	recv = post_recv(w.recv, in, MIB, 0);
 	send = post_send(w.send, out, MIB, 0);
@@ -283,6 +271,36 @@ static void one_ends(void)
 	lane_over(0);
 }
 
+/* The same where sessions outlive their sockets: the lane is replaced, through the proxy. */
+static void lane_replaced(int reset)
+{
+	static uint8_t out[MIB], in[MIB];
+	void *ctx, *send, *recv;
+	struct way w;
+
+	start_behind_proxy("on", 0, &ctx);
+	w = connect_way(ctx);
+	recv = post_recv(w.recv, in, MIB, 0);
+	relay_end_lane(&proxy, 2, reset);
+	UNTIL(__atomic_load_n(&proxy.hellos[2], __ATOMIC_RELAXED) == 2);
+	pattern_fill(out, MIB, 5);
+	send = post_send(w.send, out, MIB, 0);
+	CHECK_EQ(wait_two(recv, send, NULL), MIB);
+	CHECK_PATTERN(in, MIB, 5);
+	close_way(w);
+	CHECK_OK(ops->finalize(net, ctx));
+}
+
+static void reset_replaced(void)
+{
+	lane_replaced(1);
+}
+
+static void ended_replaced(void)
+{
+	lane_replaced(0);
+}
+
 /* Three deadlines in which nobody receives on one connection, and nobody looks after what was posted on another. */
 static void slow_user(void)
 {
@@ -290,7 +308,7 @@ static void slow_user(void)
 	void *ctx, *send[2], *recv[2];
 	struct way w[2];
 
-	start_behind_proxy(0, &ctx);
+	start_behind_proxy("off", 0, &ctx);
 	w[0] = connect_way(ctx);
 	w[1] = connect_way(ctx);
 	CHECK(out && in);
@@ -332,6 +350,8 @@ int main(int argc, char **argv)
 	failed |= connection("one_swallows", one_swallows, only);
 	failed |= connection("one_is_reset", one_is_reset, only);
 	failed |= connection("one_ends", one_ends, only);
+	failed |= connection("reset_replaced", reset_replaced, only);
+	failed |= connection("ended_replaced", ended_replaced, only);
 	failed |= connection("slow_user", slow_user, only);
 	if (failed)
 		return 1;

@@ -82,10 +82,9 @@ static void receiver_free(struct receiver *r, struct tcp_link *l)
 /* "So many receives are posted with this tag; so many bulk messages are done." */
 static void say_state(struct receiver *r, uint32_t tag, uint32_t posted, uint64_t consumed)
 {
-	struct pair_frame f = {
-		.kind = WIRE_STATE, .seq = r->done, .offset = consumed, .total = 1, .tag = tag, .index = posted};
+	struct pair_frame f = {.kind = WIRE_STATE, .seq = r->done, .offset = consumed, .tag = tag, .index = posted};
 
-	f.flags = r->config->crc ? WIRE_FLAG_CRC : 0;
+	f.flags = WIRE_FLAG_TAG | (r->config->crc ? WIRE_FLAG_CRC : 0);
 	pair_say(r->raw[0], &f, NULL);
 }
 

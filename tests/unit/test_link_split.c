@@ -186,7 +186,7 @@ static void make_small(void)
 	start_streams();
 	for (uint32_t i = 0; i < 6; i++)
 		put_eager(5, i, sizes[i]);
-	put_frame(0, (struct pair_frame){.kind = STATE, .tag = 77, .index = 1, .total = 1});
+	put_frame(0, (struct pair_frame){.kind = STATE, .tag = 77, .flags = 2, .index = 1});
 	state_end = lanes[0].n;
 	put_eager(6, 0, 3);
 	put_eager(5, 6, 0);

@@ -36,7 +36,7 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 	}
 	snprintf(payloads[which], sizeof(payloads[which]), "%.*s", (int)c->shake.payload_size, c->shake.payload);
 	CHECK(inet_conn_accept(c, which ? "two" : "one", 3));
-	close(inet_conn_take(c));
+	close(inet_conn_take(c, NULL));
 	accepted[which]++;
 }
 

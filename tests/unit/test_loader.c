@@ -362,6 +362,31 @@ static void check_memory(struct gantry_net *net, struct fake_record *rec)
 	CHECK(mr == (v >= 7 ? PTR(FAKE_DPTR + v) : NULL));
 }
 
+/* A handle that is NULL is a registration, and reaches the plugin as it is. */
+static void check_null_mr(struct gantry_net *net, struct fake_record *rec)
+{
+	void *mr = NULL, *data = PTR(2), *req = NULL;
+	size_t size = 8;
+	int tag = 1, flush = 8;
+
+	rec->no_mr = 1;
+	CHECK_OK(net->ops->reg_mr(net, PTR(1), PTR(2), 8, GANTRY_NET_PTR_HOST, &mr));
+	CHECK(mr != NULL);
+	rec->mr[0] = PTR(3);
+	CHECK_OK(net->ops->isend(net, PTR(1), data, 8, 1, mr, &req));
+	CHECK(rec->mr[0] == NULL);
+	rec->mr[0] = PTR(3);
+	CHECK_OK(net->ops->irecv(net, PTR(1), 1, &data, &size, &tag, &mr, &req));
+	CHECK(rec->mr[0] == NULL);
+	rec->mr[0] = PTR(3);
+	CHECK_OK(net->ops->iflush(net, PTR(1), 1, &data, &flush, &mr, &req));
+	CHECK(rec->mr[0] == NULL);
+	rec->mr[0] = PTR(3);
+	CHECK_OK(net->ops->dereg_mr(net, PTR(1), mr));
+	CHECK(rec->mr[0] == NULL);
+	rec->no_mr = 0;
+}
+
 static void check_send(struct gantry_net *net, struct fake_record *rec)
 {
 	const size_t most = 2147483647, more = most + 1;
@@ -490,6 +515,7 @@ TEST(check_all_versions)
 		check_vdevice(net, rec);
 		check_connecting(net, rec, ctx);
 		check_memory(net, rec);
+		check_null_mr(net, rec);
 		check_send(net, rec);
 		check_receive(net, rec);
 		check_completion(net, rec);

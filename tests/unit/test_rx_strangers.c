@@ -143,7 +143,7 @@ enum { ANSWER = INET_ANSWER_SIZE + RX_OFFER_SIZE };
 static void hello_to_trap(const struct scene *s, enum inet_auth auth, uint8_t ret_hello[HELLO])
 {
 	struct wire_handle handle = {.version = WIRE_VERSION, .process = 77, .listener = 1, .naddrs = 1};
-	const struct inet_key key = {auth, "wrong", 5};
+	const struct inet_key key = {auth, "wrong", 5, INET_ENCRYPT_OFF};
 	struct rx_offer own = {.epoch = 5, .id = 9};
 	uint8_t offer[RX_OFFER_SIZE];
 	struct inet_handshake h;

@@ -85,6 +85,13 @@ TEST(readable_by_all)
 	CHECK_EQ(logs_count("can be read by all users"), 1);
 }
 
+TEST(readable_by_all_and_encrypting)
+{
+	setenv("GANTRY_ENCRYPT", "on", 1);
+	file_make("alpha\n", 6, 0644);
+	expect_refused("can be read by all users (mode 0644), who could decrypt: chmod 600");
+}
+
 TEST(readable_by_group)
 {
 	file_make("alpha\n", 6, 0440);

@@ -172,34 +172,40 @@ TEST(no_reader_is_in_the_way)
 	end();
 }
 
-/* That of a process that was killed goes; one that answers, and what is no socket, stays. */
+/* That of a process that was killed goes; one that answers, though its process is not seen, and what is no socket, stays. That of
+ * a process that is seen is not even asked. */
 TEST(removes_dead_sockets)
 {
+	enum { DEAD, LIVE, SEEN, COUNT };
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
-	char dead[100], live[100], file[100];
+	char path[COUNT][100], file[100];
 	struct way w;
-	int fds[2];
+	int fds[COUNT];
 	FILE *f;
 
 	begin();
-	snprintf(dead, sizeof(dead), "%s/1-dead.sock", dir);
-	snprintf(live, sizeof(live), "%s/2-live.sock", dir);
+	snprintf(path[DEAD], sizeof(path[0]), "%s/2000000000-dead.sock", dir); /* no process has such a number */
+	snprintf(path[LIVE], sizeof(path[0]), "%s/2000000001-live.sock", dir);
+	snprintf(path[SEEN], sizeof(path[0]), "%s/%d-seen.sock", dir, (int)getpid());
 	snprintf(file, sizeof(file), "%s/file", dir);
-	for (int i = 0; i < 2; i++) {
-		snprintf(at.sun_path, sizeof(at.sun_path), "%s", i ? live : dead);
-		fds[i] = socket(AF_UNIX, SOCK_STREAM, 0);
+	for (int i = 0; i < COUNT; i++) {
+		memcpy(at.sun_path, path[i], sizeof(path[i]));
+		fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
 		CHECK_EQ(bind(fds[i], (struct sockaddr *)&at, sizeof(at)), 0);
 		CHECK_EQ(listen(fds[i], 1), 0);
 	}
-	close(fds[0]);
+	close(fds[DEAD]);
 	f = fopen(file, "w");
 	CHECK(f && !fclose(f));
 	w = connect_way(ctx);
-	WAIT_WHILE (access(dead, F_OK) == 0)
+	WAIT_WHILE (access(path[DEAD], F_OK) == 0 || find_sockets(NULL, 0) < COUNT)
 		usleep(1000);
-	CHECK_EQ(access(live, F_OK), 0);
+	CHECK_EQ(access(path[LIVE], F_OK), 0);
+	CHECK_EQ(access(path[SEEN], F_OK), 0);
 	CHECK_EQ(access(file, F_OK), 0);
-	CHECK(!unlink(live) && !unlink(file) && !close(fds[1]));
+	CHECK_EQ(close(accept(fds[LIVE], NULL, NULL)), 0);
+	CHECK_EQ(accept(fds[SEEN], NULL, NULL), -1);
+	CHECK(!unlink(path[LIVE]) && !unlink(path[SEEN]) && !unlink(file) && !close(fds[LIVE]) && !close(fds[SEEN]));
 	close_way(w);
 	end();
 }

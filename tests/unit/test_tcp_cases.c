@@ -67,6 +67,34 @@ TEST(late_accept_of_shared)
 	free(out);
 }
 
+/* All ranks of a job connect to a listener before it is asked for the first of them. */
+TEST(late_accept_of_many)
+{
+	enum { MANY = 20 };
+	uint8_t first[GANTRY_NET_HANDLE_SIZE], handles[MANY][GANTRY_NET_HANDLE_SIZE];
+	void *ctx, *from[MANY], *listen, *send[MANY] = {NULL}, *recv[MANY] = {NULL};
+	struct gantry_net_device_handle *none = NULL;
+
+	start(&ctx, GANTRY_NET_UNDEF);
+	CHECK_OK(ops->listen(net, ctx, 0, first, &listen));
+	for (int i = 0; i < MANY; i++) {
+		memcpy(handles[i], first, sizeof(first));
+		CHECK_OK(ops->init(net, (uint64_t)i + 1, NULL, &from[i]));
+		WAIT_WHILE (!send[i])
+			CHECK_OK(ops->connect(net, from[i], 0, handles[i], &send[i], &none));
+	}
+	for (int i = 0; i < MANY; i++)
+		WAIT_WHILE (!recv[i])
+			CHECK_OK(ops->accept(net, listen, &recv[i], &none));
+	for (int i = 0; i < MANY; i++) {
+		CHECK_OK(ops->close_send(net, send[i]));
+		CHECK_OK(ops->close_recv(net, recv[i]));
+		CHECK_OK(ops->finalize(net, from[i]));
+	}
+	CHECK_OK(ops->close_listen(net, listen));
+	CHECK_OK(ops->finalize(net, ctx));
+}
+
 TEST(registrations)
 {
 	static uint8_t block[1001];

@@ -183,7 +183,7 @@ int main(int argc, char **argv)
 		zerocopy = ways[combination % 4];
 		crc = combination & 4 ? "1" : "0";
 		lanes = combination & 8 ? "3" : "1";
-		helpers = combination & 16 ? "2" : "0";
+		helpers = combination & 16 ? "6" : "0";
 		snprintf(name, sizeof(name), "zerocopy=%s,crc=%s,lanes=%s,helpers=%s", zerocopy, crc, lanes, helpers);
 		failed += run_row(name, combine, combination == 28, only);
 	}

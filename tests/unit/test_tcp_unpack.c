@@ -110,6 +110,48 @@ static void pool_is_back(struct devmem_pool *pool)
 	CHECK(pool_is_whole(pool));
 }
 
+/*
+ * NCCL's bootstrap over the network: no device handle, nothing is consumed. Receives come to their buffers for as long as it
+ * likes, in host memory and in memory of the device.
+ */
+TEST(no_device_handle)
+{
+	enum { MESSAGES = 5 * 16, SIZE = 70000 };
+	static uint8_t out[SIZE], in[SIZE];
+	void *a = context(GANTRY_NET_UNPACK_EMULATED), *listen = NULL, *send = NULL, *recv = NULL, *mr[2], *r, *s;
+	struct gantry_net_device_handle *none = NULL;
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	int tag = 0, size;
+
+	CHECK_OK(ops->listen(net, a, 0, handle, &listen));
+	WAIT_WHILE (!send || !recv) {
+		if (!send)
+			CHECK_OK(ops->connect(net, a, 0, handle, &send, &none));
+		if (!recv)
+			CHECK_OK(ops->accept(net, listen, &recv, &none));
+	}
+	CHECK_OK(ops->close_listen(net, listen));
+	CHECK_OK(ops->reg_mr(net, recv, in, SIZE, GANTRY_NET_PTR_HOST, &mr[0]));
+	CHECK_OK(ops->reg_mr(net, recv, in, SIZE, GANTRY_NET_PTR_CUDA, &mr[1]));
+	for (uint64_t i = 0; i < MESSAGES; i++) {
+		size_t bytes = i % 3 ? 100 : SIZE, room = SIZE;
+		void *data = in;
+
+		pattern_fill(out, bytes, i);
+		memset(in, 0xa5, SIZE);
+		r = s = NULL;
+		CHECK_OK(ops->irecv(net, recv, 1, &data, &room, &tag, &mr[i % 2], &r));
+		CHECK(r);
+		CHECK_OK(ops->isend(net, send, out, bytes, 0, NULL, &s));
+		CHECK_EQ(wait_two(r, s, &size), (int)bytes);
+		CHECK_PATTERN(in, bytes, i);
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK_OK(ops->dereg_mr(net, recv, mr[i]));
+	close_way((struct way){.send = send, .recv = recv});
+	CHECK_OK(ops->finalize(net, a));
+}
+
 /* Both, either, or neither side in device memory: bytes, and what the link looks like. */
 TEST(every_pair)
 {

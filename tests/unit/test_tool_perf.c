@@ -2,6 +2,7 @@
 /* The arithmetic of `gantry perf`: sizes, medians, iteration counts, message contents. */
 #include <math.h>
 
+#include "base/text.h"
 #include "json_read.h"
 #include "perf_net.h"
 #include "perf_rendezvous.h"
@@ -419,11 +420,11 @@ TEST(loads)
 static const char *resolved(const char *text, int *ret_n)
 {
 	static char out[256];
-	struct gantry_addr addrs[PERF_ADDRS_MAX];
+	struct gantry_addr addrs[GANTRY_ADDRS_MAX];
 	char address[GANTRY_ADDR_TEXT];
 
 	*ret_n = 0;
-	if (perf_resolve(text, 77, addrs, ret_n, out, sizeof(out)) == 0)
+	if (gantry_addr_resolve(text, 77, addrs, ret_n, out, sizeof(out)) == 0)
 		snprintf(out, sizeof(out), "%s", gantry_addr_text(&addrs[0], address));
 	return out;
 }
@@ -442,13 +443,13 @@ TEST(hosts)
 	CHECK_EQ(n, 3);
 	CHECK_HAS(resolved("no-such-host.invalid", &n), "no-such-host.invalid: ");
 	CHECK_EQ(n, 0);
-	CHECK(perf_host_valid("node7:1"));
-	CHECK(!perf_host_valid(""));
-	CHECK(!perf_host_valid(":80"));
-	CHECK(!perf_host_valid("node7:0"));
-	CHECK(!perf_host_valid("node7:65536"));
-	CHECK(!perf_host_valid("[::1"));
-	CHECK(!perf_host_valid("[::1]80"));
+	CHECK(gantry_check_host("node7:1"));
+	CHECK(!gantry_check_host(""));
+	CHECK(!gantry_check_host(":80"));
+	CHECK(!gantry_check_host("node7:0"));
+	CHECK(!gantry_check_host("node7:65536"));
+	CHECK(!gantry_check_host("[::1"));
+	CHECK(!gantry_check_host("[::1]80"));
 }
 
 /* With one field changed it is not taken. */

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is near which device, on a machine that hwloc is told of (fixtures/two_nodes.xml). */
+/*
+ * What is near which device, on a machine that hwloc is told of (fixtures/two_nodes.xml): two NUMA nodes of a CPU each.
+ * Node 0 has a GPU (01) and a NIC (02) behind a switch, a NIC (03) below the same host bridge, a NIC (41) below another
+ * one; node 1 has a NIC (81). That file has no comment of its own: hwloc without libxml2 reads none.
+ */
 #include "device/device.h"
 #include "proxy/topology.h"
 #include "test.h"

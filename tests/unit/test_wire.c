@@ -3,6 +3,7 @@
  * The bytes on the wire: handle, hello, its answer, frames. The format is frozen: layouts are written here as literal
  * bytes at literal places, not taken from the encoder, and everything that a decoder must turn down is handed to it.
  */
+#include "inet/settings.h"
 #include "link_pair.h"
 #include "net/tcp/hello.h"
 
@@ -179,7 +180,10 @@ static struct wire_hello a_hello(void)
 	h.lane = 3;
 	h.lanes = 4;
 	h.unpack = WIRE_UNPACK_BETWEEN_HOSTS;
+	h.resume = INET_RESUME_YES;
 	h.dev = 0x0607;
+	h.generation = 0x51525354;
+	h.received = 0x6162636465666768;
 	return h;
 }
 
@@ -188,8 +192,8 @@ TEST(check_hello_layout)
 	struct wire_hello h = a_hello(), back;
 	uint8_t b[WIRE_HELLO_SIZE];
 
-	CHECK_EQ(WIRE_HELLO_SIZE, 80);
-	CHECK_EQ(WIRE_VERSION, 5);
+	CHECK_EQ(WIRE_HELLO_SIZE, 96);
+	CHECK_EQ(WIRE_VERSION, 6);
 	memset(b, 0xee, sizeof(b));
 	wire_hello_encode(&h, b);
 	CHECK_BYTES(b, "\x18\x17\x16\x15\x14\x13\x12\x11");
@@ -198,9 +202,10 @@ TEST(check_hello_layout)
 		CHECK_EQ(b[24 + i], 0x5e);
 	}
 	CHECK_BYTES(b + 40, "\x28\x27\x26\x25\x24\x23\x22\x21\x38\x37\x36\x35\x34\x33\x32\x31"
-			    "\x48\x47\x46\x45\x44\x43\x42\x41\0\0\x10\0\0\0\x01\0\x03\x04\x02\0\x07\x06\0\0");
+			    "\x48\x47\x46\x45\x44\x43\x42\x41\0\0\x10\0\0\0\x01\0\x03\x04\x02\x01\x07\x06\0\0"
+			    "\x54\x53\x52\x51\0\0\0\0\x68\x67\x66\x65\x64\x63\x62\x61");
 	memset(&back, 0xee, sizeof(back));
-	CHECK_OK(wire_hello_decode(b, sizeof(b), 5, &back));
+	CHECK_OK(wire_hello_decode(b, sizeof(b), 6, &back));
 	CHECK(memcmp(&back, &h, sizeof(h)) == 0);
 }
 
@@ -211,7 +216,7 @@ TEST(check_hello_refusals)
 
 	wire_hello_encode(&h, b);
 	for (size_t n = 0; n <= sizeof(b); n++)
-		CHECK_EQ(wire_hello_decode(b, n, 5, &back), n == 80 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, n, 6, &back), n == 96 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 
 	/* Lanes: at least control and one bulk lane, at most 17, and this one among them. */
 	static const struct {
@@ -224,25 +229,35 @@ TEST(check_hello_refusals)
 		h.lane = lanes[i].lane;
 		h.lanes = lanes[i].lanes;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 80, 5, &back), lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 96, 6, &back), lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	/* Where payload lands: in host memory, in the device's, or there if it comes from another host. */
 	h = a_hello();
 	for (int unpack = 0; unpack < 256; unpack++) {
 		h.unpack = (uint8_t)unpack;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 80, 5, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 96, 6, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	CHECK_EQ(WIRE_UNPACK_NO, 0);
 	CHECK_EQ(WIRE_UNPACK_YES, 1);
 	CHECK_EQ(WIRE_UNPACK_BETWEEN_HOSTS, 2);
+	/* Whether the session outlives its sockets: no, yes, or if the other side is on another host. */
+	h = a_hello();
+	for (int resume = 0; resume < 256; resume++) {
+		h.resume = (uint8_t)resume;
+		wire_hello_encode(&h, b);
+		CHECK_EQ(wire_hello_decode(b, 96, 6, &back), resume <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+	}
+	CHECK_EQ(INET_RESUME_NO, 0);
+	CHECK_EQ(INET_RESUME_YES, 1);
+	CHECK_EQ(INET_RESUME_BETWEEN_HOSTS, 2);
 	/* Another version may mean something else by them: listener and cookie stay where they are. */
 	h = a_hello();
 	h.lanes = 0;
 	h.unpack = 99;
 	wire_hello_encode(&h, b);
 	for (size_t n = 0; n <= sizeof(b); n++)
-		CHECK_EQ(wire_hello_decode(b, n, 6, &back), n >= 24 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, n, 7, &back), n >= 24 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(back.listener, h.listener);
 	CHECK(memcmp(back.cookie, h.cookie, sizeof(h.cookie)) == 0);
 	CHECK_EQ(back.lanes, 0);
@@ -257,6 +272,8 @@ static struct wire_welcome a_welcome(void)
 	memset(&w, 0, sizeof(w));
 	w.verdict = WIRE_USE_SESSION;
 	w.unpack = WIRE_UNPACK_YES;
+	w.resume = INET_RESUME_BETWEEN_HOSTS;
+	w.received = 0x3132333435363738;
 	memset(w.session, 0x5e, sizeof(w.session));
 	w.host = 0x2122232425262728;
 	w.window = 0x01020304;
@@ -275,9 +292,10 @@ TEST(check_welcome_layout)
 	CHECK_EQ(WIRE_WELCOME_SIZE, 224);
 	memset(b, 0xee, sizeof(b));
 	wire_welcome_encode(&w, b);
-	CHECK_BYTES(b, "\x01\x01\x02\0\0\0\0\0");
+	CHECK_BYTES(b, "\x01\x01\x02\x02\0\0\0\0");
 	CHECK_FILLED(b + 8, 16, 0x5e);
-	CHECK_BYTES(b + 24, "\x28\x27\x26\x25\x24\x23\x22\x21\x04\x03\x02\x01\x08\x07\x06\x05\0\0\0\0\0\0\0\0");
+	CHECK_BYTES(b + 24, "\x28\x27\x26\x25\x24\x23\x22\x21\x04\x03\x02\x01\x08\x07\x06\x05"
+			    "\x38\x37\x36\x35\x34\x33\x32\x31");
 	CHECK_BYTES(b + 48, "\x06\0\x42\x41\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01"
 			    "\x04\0\x52\x51\xc0\xa8\0\x01");
 	check_zero(b + 76, b + 224);
@@ -377,7 +395,9 @@ TEST(check_frame_layout)
 	CHECK_EQ(WIRE_DESCRIPTOR, 6);
 	CHECK_EQ(WIRE_ARRIVED, 7);
 	CHECK_EQ(WIRE_EAGER, 8);
+	CHECK_EQ(WIRE_STOPPED, 11);
 	CHECK_EQ(WIRE_FLAG_CRC, 1);
+	CHECK_EQ(WIRE_FLAG_TAG, 2);
 	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
 	CHECK_EQ(WIRE_FLAG_ACK, 8);
 	CHECK_EQ(WIRE_FLAG_DEEP, 16);
@@ -396,7 +416,7 @@ TEST(check_eager_layout)
 
 	CHECK_EQ(WIRE_EAGER_SIZE, 24);
 	for (int kind = 0; kind < 256; kind++)
-		CHECK_EQ(wire_header_size((uint8_t)kind), kind >= 1 && kind <= 7 ? 48 : 24);
+		CHECK_EQ(wire_header_size((uint8_t)kind), (kind >= 1 && kind <= 7) || kind == 11 ? 48 : 24);
 	memset(b, 0xee, sizeof(b));
 	wire_frame_encode(&f, 0, b);
 	CHECK_BYTES(b, "\x08\0GT\x04\x03\x02\x01\x44\x43\x42\x41\x54\x53\x52\x51\0\0\0\0\x74\x73\x72\x71");
@@ -440,8 +460,14 @@ TEST(check_kind_layouts)
 		  .index = 8,
 		  .lane = 9}},
 		{{.kind = WIRE_STATE,
-		  .state = {.done = 3, .done_bits = 9, .consumed = 4, .has_tag = true, .tag = 7, .posted = 8}},
-		 {.kind = 2, .seq = 3, .offset = 4, .total = 1, .tag = 7, .index = 8, .done_bits = 9}},
+		  .state = {.done = 3,
+			    .done_bits = 9,
+			    .consumed = 4,
+			    .received = 5,
+			    .has_tag = true,
+			    .tag = 7,
+			    .posted = 8}},
+		 {.kind = 2, .flags = 2, .seq = 3, .offset = 4, .total = 5, .tag = 7, .index = 8, .done_bits = 9}},
 		{{.kind = WIRE_RTS, .rts = {.seq = 3, .total = 6, .tag = 7, .index = 8}},
 		 {.kind = 3, .seq = 3, .total = 6, .tag = 7, .index = 8}},
 		{{.kind = WIRE_CLOSE, .close = {.bulk_sent = 3}}, {.kind = 4, .seq = 3}},
@@ -449,8 +475,10 @@ TEST(check_kind_layouts)
 		{{.kind = WIRE_ERROR,
 		  .error = {.result = 7, .length = 2, .payload_crc = 9, .sent_bytes = 4, .recv_bytes = 6}},
 		 {.kind = 5, .length = 2, .offset = 4, .total = 6, .tag = 7, .payload_crc = 9}},
-		{{.kind = WIRE_ARRIVED, .arrived = {.lane = 8, .bytes = 30, .unread = 4}},
-		 {.kind = 7, .seq = 30, .offset = 4, .index = 8}},
+		{{.kind = WIRE_ARRIVED, .arrived = {.lane = 8, .generation = 7, .bytes = 30, .unread = 4, .pieces = 6}},
+		 {.kind = 7, .seq = 30, .offset = 4, .total = 6, .tag = 7, .index = 8}},
+		{{.kind = WIRE_STOPPED, .stopped = {.lane = 8, .generation = 7, .pieces = 6}},
+		 {.kind = 11, .total = 6, .tag = 7, .index = 8}},
 	};
 
 	EACH_ROW (i, kinds) {
@@ -476,6 +504,8 @@ TEST(check_sums)
 		struct wire_frame f = {.kind = kind}, back;
 		size_t size = wire_header_size(kind), sum = size - 8;
 
+		if (kind > WIRE_EAGER && kind < WIRE_STOPPED)
+			continue;
 		if (kind == WIRE_DATA || kind == WIRE_DESCRIPTOR || kind == WIRE_EAGER)
 			f.piece = (struct wire_piece){.length = 100,
 						      .seq = 0x0102030405060708,
@@ -487,6 +517,8 @@ TEST(check_sums)
 			f.state = (struct wire_state){.done = 0x0102030405060708, .done_bits = 3};
 		if (kind == WIRE_ARRIVED)
 			f.arrived = (struct wire_arrived){.lane = 7, .bytes = 0x0102030405060708};
+		if (kind == WIRE_STOPPED)
+			f.stopped = (struct wire_stopped){.lane = 7, .generation = 3, .pieces = 0x0102030405060708};
 		wire_frame_encode(&f, 0, plain);
 		wire_frame_encode(&f, 1, b);
 		CHECK_EQ(plain[1], 0);
@@ -548,7 +580,7 @@ TEST(check_descriptor)
 	CHECK_EQ(decoded_descriptor(0, 256, 1, 0, 1), GANTRY_ERR_PROTOCOL);
 	CHECK_OK(decoded_descriptor(WIRE_FLAG_ACK | WIRE_FLAG_DEEP, 1, 5, 5, 10));
 	CHECK_OK(decoded_descriptor(0, 1, 1, UINT64_MAX - 1, UINT64_MAX));
-	CHECK_EQ(decoded_descriptor(2, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_descriptor(32, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_descriptor(0, 1, 0, 0, 0), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_descriptor(0, 1, 0, 5, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_descriptor(0, 1, 6, 5, 10), GANTRY_ERR_PROTOCOL);
@@ -573,6 +605,21 @@ TEST(check_arrived)
 	CHECK_OK(decoded_arrived(1, 0, 0, 0));
 }
 
+TEST(check_stopped)
+{
+	for (uint32_t lane = 0; lane < 20; lane++)
+		for (uint32_t length = 0; length < 2; length++) {
+			struct pair_frame f = {
+				.kind = WIRE_STOPPED, .index = lane, .length = length, .total = UINT64_MAX};
+			uint8_t b[WIRE_FRAME_SIZE];
+			struct wire_frame back;
+
+			pair_frame_put(b, &f);
+			CHECK_EQ(wire_frame_decode(b, 0, &back),
+				 lane >= 1 && lane <= 16 && !length ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		}
+}
+
 TEST(check_frame_refusals)
 {
 	struct wire_frame f = {.kind = WIRE_STATE}, back;
@@ -583,10 +630,10 @@ TEST(check_frame_refusals)
 	for (int kind = 0; kind < 256; kind++) {
 		b[0] = (uint8_t)kind;
 		CHECK_EQ(wire_frame_decode(b, 0, &back) == GANTRY_OK,
-			 (kind >= 2 && kind <= 5) || kind == 8); /* DATA, DESCRIPTOR and ARRIVED need more */
+			 (kind >= 2 && kind <= 5) || kind == 8); /* DATA, DESCRIPTOR, ARRIVED and STOPPED need more */
 	}
 	b[0] = WIRE_STATE;
-	for (int bit = 1; bit < 8; bit += bit == 1 ? 4 : 1) { /* 2 to 4 are flags */
+	for (int bit = 5; bit < 8; bit++) { /* 0 to 4 are flags */
 		b[1] = (uint8_t)(1 << bit);
 		CHECK_EQ(wire_frame_decode(b, 0, &back), GANTRY_ERR_PROTOCOL);
 	}

@@ -20,7 +20,7 @@ static const char *const kinds[] = {"all_reduce", "reduce", "broadcast", "all_ga
 				    "all_to_all", "gather", "scatter",	 "barrier"};
 static const char *const acts[] = {"kill", "stop", "cut"};
 static const char *const transports[] = {"net", "shm", "p2p", "auto"};
-static const char *const algos[] = {"auto", "ring", "direct", "direct2", "tree", "hier", "pat"};
+static const char *const algos[] = {"auto", "ring", "direct", "direct2", "tree", "hier", "pat", "collnet"};
 static const char *const protos[] = {"auto", "simple", "ll", "ll128"};
 
 static struct {
@@ -61,6 +61,13 @@ static void draw(uint64_t seed)
 	is.count = (size_t)1 << random_below(BYTES_LOG - 2); /* of 8 bytes, in all ranks' parts together */
 	is.rounds = random_below(3) * ROUNDS;
 	is.delay_us = random_below(30000);
+	if (getenv("COLL_FAULTS_ALGO"))
+		is.algo = getenv("COLL_FAULTS_ALGO");
+	if (strcmp(is.algo, "collnet") == 0) { /* which is for all_reduce between hosts */
+		is.kind = random_below(4) ? ALL_REDUCE : is.kind;
+		is.hosts = (int)random_between(2, (uint64_t)is.n);
+		is.transport = is.act == CUT ? "net" : "auto";
+	}
 }
 
 static void print_case(void)

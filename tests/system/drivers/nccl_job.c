@@ -4,26 +4,33 @@
  * makes for all-reduces on a ring, in its order: those of the network (v11), of the profiler (v5), and of the profiler
  * callback with handles of proxy steps. What it does not have is a GPU: kernels fill and consume at once.
  *
- *   nccl_job RANKS CHANNELS COLLECTIVES STEPS BYTES [stop|idle RANK]
+ *   nccl_job RANKS CHANNELS COLLECTIVES STEPS BYTES [stop|idle RANK | until FILE | time PLUGIN]
  *
  * stop: that rank is stopped (SIGSTOP) before its last collective. idle: it does not call it. The others then wait until
- * they are killed.
+ * they are killed. until: the last collective is the first that rank 0 begins when the file is there. Every byte is checked, but
+ * not where time is taken. time: over any plugin with a table v11, without a profiler, each collective begun by all ranks at once
+ * and timed; a step is sent when the slice that it forwards has come: 4 * (RANKS - 1) STEPS are an all-reduce of
+ * BYTES * 2 * RANKS * CHANNELS bytes.
  */
 #include <dlfcn.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/wait.h>
 
 #include "abi/net_v11.h"
 #include "abi/profiler_v5.h"
+#include "base/clock.h"
 #include "pair.h"
 
 enum { MAX_RANKS = 8, MAX_CHANNELS = 8, DEPTH = 8, COMM = 0x1234abcd };
+enum { SLICES = 2, SLICES_IN_FLIGHT = 4 }; /* of a chunk; NCCL's eight steps are four slices of two */
 
 struct shared {
 	int ready[MAX_RANKS][MAX_CHANNELS];
 	uint8_t handle[MAX_RANKS][MAX_CHANNELS][NCCL_NET_HANDLE_MAXSIZE];
-	int done;
+	int done, begun;
+	int last; /* the number of the last collective; -1: COLLECTIVES says it */
 };
 
 /* One direction of a channel in one operation, as NCCL's proxy has it. */
@@ -43,6 +50,11 @@ static struct {
 	size_t bytes;
 	int odd; /* the rank that stops or does not call; -1: none */
 	int stops;
+	const char *timed; /* the plugin; NULL: ours, and nothing is timed */
+	const char *until; /* NULL: no file ends it */
+	uint64_t number;   /* of the collective */
+	int depth;
+	double *us;
 	int self;
 	const ncclNet_v11_t *net;
 	const ncclProfiler_v5_t *profiler;
@@ -57,7 +69,7 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
 	va_list args;
 
 	(void)flags, (void)file, (void)line;
-	if (level > NCCL_LOG_WARN)
+	if (level > (getenv("GANTRY_LOG") ? NCCL_LOG_INFO : NCCL_LOG_WARN))
 		return;
 	va_start(args, fmt);
 	vfprintf(stderr, fmt, args);
@@ -71,6 +83,8 @@ static ncclResult_t callback(void **event, int type, void *phandle, int64_t id, 
 	ncclProfilerEventDescr_v5_t e = {.type = ncclProfileNetPlugin, .rank = job.self};
 	struct phandle *p = phandle;
 
+	if (job.timed)
+		return ncclSuccess;
 	if (type == ncclProfilerNetEventStop)
 		return job.profiler->stopEvent(*event);
 	CHECK_EQ(type, ncclProfilerNetEventStart);
@@ -89,13 +103,16 @@ static void open_library(void)
 	char path[512];
 	void *lib;
 
-	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : "build");
+	if (job.timed)
+		snprintf(path, sizeof(path), "%s", job.timed);
+	else
+		snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : "build");
 	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!lib)
 		TEST_FAIL("%s", dlerror());
 	job.net = dlsym(lib, "ncclNetPlugin_v11");
-	job.profiler = dlsym(lib, "ncclProfiler_v5");
-	CHECK(job.net && job.profiler);
+	job.profiler = job.timed ? NULL : dlsym(lib, "ncclProfiler_v5");
+	CHECK(job.net && (job.profiler || job.timed));
 }
 
 static void connect_channel(int c)
@@ -161,24 +178,45 @@ static int tested(struct sub *s)
 	int done = 0, size = 0;
 
 	CHECK_EQ(job.net->test(s->requests[s->done % DEPTH], &done, &size), ncclSuccess);
-	if (done)
+	if (done && !job.timed) /* NCCL itself reads no sizes of host memory, and some plugins write none */
 		CHECK_EQ(size, (int)job.bytes);
 	return done;
+}
+
+/* The kernel has filled the slot: it reduces what has come, or has the first chunk. */
+static int is_filled(const struct sub *s)
+{
+	return !job.timed || s->transmitted < SLICES || s[1].done > s->transmitted - SLICES;
+}
+
+static uint64_t seed_of(const struct sub *s, int step)
+{
+	uint64_t sender = (uint64_t)(s->send ? job.self : s->peer);
+
+	return (job.number * (uint64_t)job.steps + (uint64_t)step) * MAX_CHANNELS * MAX_RANKS +
+	       (uint64_t)s->channel * MAX_RANKS + sender;
+}
+
+static uint8_t *slot_of(const struct sub *s, int step)
+{
+	return s->buffer + (size_t)(step % DEPTH) * job.bytes;
 }
 
 static void progress_send(struct sub *s)
 {
 	void **request = &s->requests[s->transmitted % DEPTH];
 
-	if (s->posted < job.steps && s->posted < s->done + DEPTH) {
+	if (s->posted < job.steps && s->posted < s->done + job.depth) {
 		start_step(s, s->posted);
 		record(s, s->posted++, ncclProfilerProxyStepSendGPUWait, 0);
 		return;
 	}
-	if (s->transmitted < s->posted) {
+	if (s->transmitted < s->posted && is_filled(s)) {
 		record(s, s->transmitted, ncclProfilerProxyStepSendPeerWait_v4, 0);
-		CHECK_EQ(job.net->isend(s->comm, s->buffer + (size_t)(s->transmitted % DEPTH) * job.bytes, job.bytes,
-					job.self, s->mr, &s->phandles[s->transmitted % DEPTH], request),
+		if (!job.timed)
+			pattern_fill(slot_of(s, s->transmitted), job.bytes, seed_of(s, s->transmitted));
+		CHECK_EQ(job.net->isend(s->comm, slot_of(s, s->transmitted), job.bytes, job.self, s->mr,
+					&s->phandles[s->transmitted % DEPTH], request),
 			 ncclSuccess);
 		if (*request) {
 			record(s, s->transmitted++, ncclProfilerProxyStepSendWait, job.bytes);
@@ -195,9 +233,9 @@ static void progress_recv(struct sub *s)
 	size_t size = job.bytes;
 	int tag = s->peer;
 
-	if (s->posted < job.steps && s->posted < s->done + DEPTH) {
+	if (s->posted < job.steps && s->posted < s->done + job.depth) {
 		start_step(s, s->posted);
-		data = s->buffer + (size_t)(s->posted % DEPTH) * job.bytes;
+		data = slot_of(s, s->posted);
 		phandle = &s->phandles[s->posted % DEPTH];
 		*request = NULL;
 		CHECK_EQ(job.net->irecv(s->comm, 1, &data, &size, &tag, &s->mr, &phandle, request), ncclSuccess);
@@ -206,6 +244,8 @@ static void progress_recv(struct sub *s)
 		return;
 	}
 	if (s->done < s->posted && tested(s)) {
+		if (!job.timed)
+			CHECK_PATTERN(slot_of(s, s->done), job.bytes, seed_of(s, s->done));
 		record(s, s->done, ncclProfilerProxyStepRecvFlushWait, job.bytes);
 		record(s, s->done, ncclProfilerProxyStepRecvGPUWait, job.bytes);
 		stop_step(s, s->done++);
@@ -219,6 +259,7 @@ static void all_reduce(uint64_t number)
 	void *call = NULL;
 	int busy = 1;
 
+	job.number = number;
 	e.coll.seqNumber = number;
 	e.coll.func = "AllReduce";
 	e.coll.count = job.bytes * (size_t)(job.channels * job.steps) / sizeof(float);
@@ -259,6 +300,34 @@ static void all_reduce(uint64_t number)
 	}
 }
 
+static void time_call(int i)
+{
+	uint64_t begin;
+
+	fetch_add_release(&job.shared->begun, 1);
+	while (load_acquire(&job.shared->begun) < job.ranks * (i + 1))
+		sched_yield();
+	begin = gantry_now_ns();
+	all_reduce((uint64_t)i);
+	job.us[i] = (double)(gantry_now_ns() - begin) / 1e3;
+}
+
+static int compare_us(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void show_times(void)
+{
+	int n = job.collectives;
+
+	qsort(job.us, (size_t)n, sizeof(*job.us), compare_us);
+	printf("%.1f us, 90%% %.1f, worst %.1f\n", job.us[n / 2], job.us[n * 9 / 10], job.us[n - 1]);
+	fflush(stdout);
+}
+
 static void run_rank(int rank)
 {
 	ncclNetCommConfig_v11_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
@@ -266,8 +335,10 @@ static void run_rank(int rank)
 	job.self = rank;
 	open_library();
 	CHECK_EQ(job.net->init(&job.ctx, COMM, &config, log_line, callback), ncclSuccess);
-	CHECK_EQ(job.profiler->init(&job.profile, COMM, &job.mask, "world", job.ranks, job.ranks, rank, log_line),
-		 ncclSuccess);
+	if (job.profiler)
+		CHECK_EQ(job.profiler->init(&job.profile, COMM, &job.mask, "world", job.ranks, job.ranks, rank,
+					    log_line),
+			 ncclSuccess);
 	for (int c = 0; c < job.channels; c++)
 		connect_channel(c);
 	for (int i = 0; i < job.collectives; i++) {
@@ -277,8 +348,14 @@ static void run_rank(int rank)
 			for (;;)
 				pause();
 		}
-		all_reduce((uint64_t)i);
+		if (rank == 0 && job.until && access(job.until, F_OK) == 0 && job.shared->last < 0)
+			store_release(&job.shared->last, i);
+		job.timed ? time_call(i) : all_reduce((uint64_t)i);
+		if (i == load_acquire(&job.shared->last)) /* nobody has it whole before rank 0 has begun it */
+			break;
 	}
+	if (job.timed && rank == 0)
+		show_times();
 	/* Nobody leaves before all are through. */
 	fetch_add_release(&job.shared->done, 1);
 	while (load_acquire(&job.shared->done) < job.ranks)
@@ -307,10 +384,16 @@ int main(int argc, char **argv)
 	job.collectives = atoi(argv[3]);
 	job.steps = atoi(argv[4]);
 	job.bytes = strtoul(argv[5], NULL, 0);
-	job.odd = argc == 8 ? atoi(argv[7]) : -1;
+	job.timed = argc == 8 && !strcmp(argv[6], "time") ? argv[7] : NULL;
+	job.until = argc == 8 && !strcmp(argv[6], "until") ? argv[7] : NULL;
+	job.depth = job.timed ? SLICES_IN_FLIGHT : DEPTH;
+	job.us = calloc((size_t)job.collectives, sizeof(*job.us));
+	CHECK(job.us);
+	job.odd = argc == 8 && !job.timed && !job.until ? atoi(argv[7]) : -1;
 	job.stops = argc == 8 && !strcmp(argv[6], "stop");
 	CHECK(job.ranks > 1 && job.ranks <= MAX_RANKS && job.channels <= MAX_CHANNELS);
 	job.shared = share_memory(sizeof(*job.shared));
+	job.shared->last = -1;
 	for (int r = 0; r < job.ranks; r++) {
 		pid_t pid = fork();
 

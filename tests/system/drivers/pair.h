@@ -43,6 +43,7 @@ struct pair_side {
 	struct pair_shared *shared;
 	struct gantry_net *net;
 	void *ctx;
+	int dev; /* on which it listens and connects; 0 unless it is set */
 };
 
 /*
@@ -278,7 +279,7 @@ static inline void *pair_listen(struct pair_side *s, int i)
 {
 	void *l = NULL;
 
-	CHECK_OK(s->net->ops->listen(s->net, s->ctx, 0, s->shared->handle[s->self][i], &l));
+	CHECK_OK(s->net->ops->listen(s->net, s->ctx, s->dev, s->shared->handle[s->self][i], &l));
 	store_release(&s->shared->ready[s->self][i], 1);
 	return l;
 }
@@ -295,7 +296,7 @@ static inline gantry_result pair_try_connect(struct pair_side *s, void *handle, 
 
 	*ret_comm = NULL;
 	while (r == GANTRY_OK && !*ret_comm) {
-		r = s->net->ops->connect(s->net, s->ctx, 0, handle, ret_comm, NULL);
+		r = s->net->ops->connect(s->net, s->ctx, s->dev, handle, ret_comm, NULL);
 		if (!*ret_comm)
 			sleep_ms(1);
 	}

@@ -28,6 +28,7 @@ def sizes(prefix, size):
 SERIES = {
     "net 64 B": (sizes(NET, "64"), {"msgs_per_s": "+", "lat_us": "-", "calls_per_mib": "-"}),
     "net 4 KiB": (sizes(NET, "4k"), {"bw_gbs": "+", "lat_us": "-", "calls_per_mib": "-"}),
+    "net 16 KiB": (sizes(NET, "16k"), {"bw_gbs": "+", "lat_us": "-", "calls_per_mib": "-"}),
     "net 64 KiB": (sizes(NET, "64k"), {"bw_gbs": "+", "lat_us": "-", "calls_per_mib": "-"}),
     "net 1 MiB": (sizes(NET, "1M"), {"bw_gbs": "+", "lat_us": "-", "calls_per_mib": "-"}),
     "net 16 MiB": (sizes(NET, "16M"), {"bw_gbs": "+", "calls_per_mib": "-"}),

@@ -9,15 +9,15 @@ BUILD_DIR=$new
 need_nccl
 sizes=${SIZES:-1024,1048576,16777216,134217728}
 lines=$scratch/lines
+set -o pipefail
 start_mps
 for round in $(seq "$rounds"); do
 	for which in $([ $((round % 2)) = 1 ] && echo old new || echo new old); do
 		plugin=$(find "${!which}" -name libnccl-net-gantry.so | head -n 1)
 		python3 "$SOURCE_DIR/tests/gpu/nccl_run.py" --ranks 2 --log "$scratch/bench" --env "NCCL_NET_PLUGIN=$plugin" --env NCCL_NET=gantry -- \
-			bench --label "$which" --sizes "$sizes" >>"$lines" || { tail -n 5 "$scratch/bench.0" >&2; exit 1; }
+			bench --label "$which" --sizes "$sizes" | tee -a "$lines" >>"$out" || { tail -n 5 "$scratch/bench.0" >&2; exit 1; }
 	done
 done
-cat "$lines" >>"$out"
 python3 - "$lines" <<'PY'
 import json, statistics, sys
 times = {}

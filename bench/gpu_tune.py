@@ -47,6 +47,15 @@ def series(part, plugin):
         by_hand = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_NET_GDR_READ": "0", "NCCL_PAT_ENABLE": "0", "NCCL_MIN_NCHANNELS": "8",
                    "NCCL_NTHREADS": "512", "CUDA_MODULE_LOADING": "EAGER"}
         sets = {"host": ours, "unpack": dict(ours, **unpack), "by hand": tune("off", **unpack, **by_hand)}
+    if part == "variants":
+        sets = {"socket2x2": BEST, "gantry": ours}
+        for word in os.environ["VARIANTS"].split():
+            label, _, settings = word.partition(":")
+            env = dict(s.split("=", 1) for s in settings.split(","))
+            channels = env.pop("channels", None)
+            if channels:
+                env.update(GANTRY_TUNE="off", NCCL_PROTO="Simple", NCCL_MIN_NCHANNELS=channels, NCCL_MAX_NCHANNELS=channels)
+            sets[label] = dict(ours, **env)
     if part == "choices":
         debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING,GRAPH"}
         sets = {label: dict(env, **debug) for label, env in sets.items()}
@@ -71,6 +80,8 @@ def time_calls(rank, ranks, args):
 
 def train(wrap, rank, steps=12):
     """Times of steps after the first two, and all losses."""
+    # Kernels that add in another order from run to run would make losses differ by themselves.
+    torch.use_deterministic_algorithms(True)
     torch.manual_seed(1)
     layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
     model = wrap(torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).cuda())
@@ -111,6 +122,8 @@ def rank_main(rank, args, env, port, result):
     os.environ.update(env, NCCL_HOSTID="host%d" % rank, NCCL_SOCKET_IFNAME="lo")
     if "NCCL_DEBUG" in env:
         os.environ["NCCL_DEBUG_FILE"] = result + ".nccl.%d" % rank
+    if args.part == "train":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=args.ranks,
                             device_id=torch.device("cuda", 0))
@@ -179,7 +192,7 @@ def show(rows, args, raw):
     if raw:
         print("raw TCP, 4 streams per direction: %.2f GB/s (%s)" % (statistics.median(raw), " ".join("%.2f" % r for r in raw)))
     labels = list(dict.fromkeys(r["label"] for r in rows))
-    best = "socket" if "socket" in labels else None
+    best = "socket" in labels or "socket2x2" in labels
     print("%d ranks; median, p99, worst in us; GB/s bus bandwidth by the median; to Socket's best" % args.ranks)
     for size in list(dict.fromkeys(r["bytes"] for r in rows)):
         of = {l: sorted(u for r in rows if r["label"] == l and r["bytes"] == size for u in r["us"]) for l in labels}
@@ -203,7 +216,7 @@ def show(rows, args, raw):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("part", choices=["compare", "sweep", "unpack", "train", "choices"])
+    p.add_argument("part", choices=["compare", "sweep", "variants", "unpack", "train", "choices"])
     p.add_argument("plugin")
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)

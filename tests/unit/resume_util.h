@@ -142,11 +142,15 @@ static inline gantry_result move_slot(struct slot *s)
 
 enum cuts { CUT_ONE, CUT_ALL, CUT_CONTROL };
 
+/* So many cuts for each message at most: all lanes may be cut faster than they come back, and a fast machine would do nothing
+ * else. */
+enum { CUTS_PER_MESSAGE = 4 };
+
 /* Messages of all sizes; every so often lanes are cut. Returns the first error. */
 static inline gantry_result stream(struct way w, uint64_t messages, uint32_t every, enum cuts cuts)
 {
 	static struct slot slots[DEPTH]; /* after an error they stay: the link may still write to them */
-	uint64_t posted = 0, moves = 0;
+	uint64_t posted = 0, moves = 0, cut_n = 0;
 	gantry_result r = GANTRY_OK;
 	int left = 1;
 
@@ -166,8 +170,10 @@ static inline gantry_result stream(struct way w, uint64_t messages, uint32_t eve
 				r = post(w, s, posted++);
 			left |= s->send || s->recv;
 		}
-		if (every && ++moves % every == 0 && posted < messages)
+		if (every && ++moves % every == 0 && posted < messages && cut_n < posted * CUTS_PER_MESSAGE) {
+			cut_n++;
 			cut(cuts == CUT_ALL ? -1 : cuts == CUT_CONTROL ? 0 : (int)any(LANES + 1));
+		}
 	}
 	for (int i = 0; r == GANTRY_OK && i < DEPTH; i++) {
 		free(slots[i].out);

@@ -30,6 +30,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/stall.h"
+#include "net/tcp/flow.h"
 #include "net/tcp/link.h"
 #include "net/tcp/network.h"
 #include "net/tcp/worker.h"
@@ -477,6 +478,16 @@ static void shut_when_said(struct tcp_link *l, int now) REQUIRES(loop_mu)
 		}
 }
 
+/* To see the peer off takes sockets alone. Memory of the device goes with the user's last call: the service thread would free
+ * it later, maybe while the process exits and the driver with it. */
+static void leave_device(struct tcp_link *l) REQUIRES(loop_mu)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		tcp_flow_free(&l->lanes[i]);
+	l->devmem.pool_left = l->devmem.pool;
+	l->devmem.pool = NULL;
+}
+
 void tcp_link_put_down(struct tcp_link *l)
 {
 	uint64_t tx = 0, rx = 0;
@@ -491,6 +502,7 @@ void tcp_link_put_down(struct tcp_link *l)
 		 (unsigned long long)tx, (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
 		 tcp_link_failed(l) ? gantry_result_name(load_relaxed(&l->end.error)) : "");
 	tcp_link_forget(l);
+	leave_device(l);
 	gantry_list_append(&tcp_network.lingering, &l->node);
 	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
 	if (tcp_link_failed(l)) /* just long enough to say why */

@@ -111,6 +111,7 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 	gantry_pool_destroy(&l->tx.sends);
 	gantry_pool_destroy(&l->rx.recvs);
 	devmem_pool_put(l->devmem.pool);
+	devmem_pool_put(l->devmem.pool_left);
 	free(l);
 }
 

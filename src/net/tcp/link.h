@@ -508,12 +508,14 @@ struct tcp_activity {
 
 /* What only links have that send from, or receive into, device memory: unpack.h, stage.h, txmem.h. */
 struct tcp_link_devmem {
-	struct devmem_pool *pool;	/* device_rx: owned reference; constant */
-	struct tcp_unpack *unpack;	/* borrowed from the receiving comm; NULL unless with UNPACK */
-	struct tcp_stage *staging;	/* owned reference; NULL until memory of a device is to be sent; release */
-	struct tcp_stage *staging_left; /* owned reference: what it was when the direction closed, for whoever has let
-					   go of all locks; the loop_mu */
-	int warned_plain;		/* that a flow is not steered; atomic */
+	struct devmem_pool *pool;  /* device_rx: owned reference; constant while the link has a user */
+	struct tcp_unpack *unpack; /* borrowed from the receiving comm; NULL unless with UNPACK */
+	struct tcp_stage *staging; /* owned reference; NULL until memory of a device is to be sent; release */
+	/* Owned references: what they were when the direction, or both, closed, for whoever has let go of all locks; the
+	 * loop_mu. */
+	struct tcp_stage *staging_left;
+	struct devmem_pool *pool_left;
+	int warned_plain;				    /* that a flow is not steered; atomic */
 	uint32_t copying_in_n, copying_out_n;		    /* of the lists below; written under link_mu, hints */
 	struct gantry_list copying_in GUARDED_BY(link_mu);  /* receives whose bytes are here and still being copied */
 	struct gantry_list copying_out GUARDED_BY(link_mu); /* sends whose bytes are on their way, oldest first */

@@ -364,6 +364,7 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 
 static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 {
+	struct devmem_pool *pool;
 	struct tcp_stage *stage;
 
 	if (!comm)
@@ -377,8 +378,11 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
 	stage = comm->link->devmem.staging_left;
 	comm->link->devmem.staging_left = NULL;
+	pool = comm->link->devmem.pool_left;
+	comm->link->devmem.pool_left = NULL;
 	inet_loop_unlock();
 	tcp_stage_put(stage);
+	devmem_pool_put(pool);
 	comm->kind = COMM_GONE;
 	comm_free(comm);
 	tcp_network_release();

@@ -8,7 +8,7 @@
 #include "comm/ctl.h"
 #include "comm/ctl_member.h"
 #include "comm/ctl_service.h"
-#include "comm/hub.h"
+#include "comm/hub_priv.h"
 #include "relay.h"
 
 enum { RANKS_MAX = 64, ANSWER_KIND = 7 };

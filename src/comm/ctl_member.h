@@ -121,6 +121,20 @@ void ctl_members_take(void) REQUIRES(loop_mu); /* those that are new, and those 
 void ctl_members_tick(void) REQUIRES(loop_mu);
 /* Runs what is queued, without the lock; 1 if there was something. */
 int ctl_members_call_back(void) REQUIRES(loop_mu);
+/* The hub has accepted it: m->conn is new. */
+void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu);
+/* The hub is gone without a goodbye, and with it the ranks of its process. Closes the connection. */
+void ctl_member_hub_lost(struct gantry_ctl *m, gantry_result why, const char *cause) REQUIRES(loop_mu);
+/* No control plane for this rank any more: everybody who waits hears it. Closes the connection. */
+void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
+	__attribute__((format(printf, 3, 4)));
+extern const struct ctl_conn_ops ctl_member_ops; /* of m->conn */
+
+/* ctl_dial.c */
+/* Does what is due; not dialling is fine. */
+void ctl_dial_tick(struct gantry_ctl *m) REQUIRES(loop_mu);
+void ctl_dial_again(struct gantry_ctl *m) REQUIRES(loop_mu); /* unless it does already */
+void ctl_dial_stop(struct gantry_ctl *m) REQUIRES(loop_mu);
 
 /* ctl.c */
 void ctl_member_free(struct gantry_ctl *m);

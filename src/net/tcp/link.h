@@ -233,11 +233,11 @@ struct tcp_tags {
 
 /*
  * How the bytes of a piece get into a bulk lane's socket; lane_tx_mu is held. A way is chosen for each piece:
- *   spliced   bulk_tx.c. vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within
+ *   spliced   push.c. vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within
  *             a host. The kernel says nothing about when the pages are free again; STATE from the receiver does.
- *   zerocopy  bulk_tx.c. MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether the
+ *   zerocopy  push.c. MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether the
  *             kernel has copied.
- *   copied    bulk_tx.c. Plain sendmsg.
+ *   copied    push.c. Plain sendmsg.
  *   device    txmem.c. The NIC reads device memory.
  *   sealed    sealed.c. Encrypted into a buffer, and copied from there.
  */
@@ -652,11 +652,13 @@ void tcp_resume_arrived(struct tcp_lane_resume *r, uint64_t pieces) REQUIRES(lin
 void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s) REQUIRES(link_mu);
 /* A frame came damaged. True: nothing of it was used, and it will come again. */
 bool tcp_resume_damaged(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu);
-/* bulk_tx.c */
+/* push.c */
 /* What is left of the piece, or the beginning of it: how many parts, and bytes. */
 int tcp_piece_list(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX], uint64_t *ret_bytes)
 	REQUIRES(lane_tx_mu);
 void tcp_piece_advance(struct tcp_lane_tx *tx, uint64_t n) REQUIRES(lane_tx_mu);
+extern const struct tcp_push_ops tcp_push_spliced, tcp_push_zerocopy, tcp_push_copied;
+/* bulk_tx.c */
 int tcp_bulk_tx(struct tcp_lane *lane) EXCLUDES(lane_tx_mu, link_mu); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane) REQUIRES(lane_tx_mu);
 void tcp_send_note(struct tcp_link *l, struct tcp_send *s, uint64_t n) REQUIRES(link_mu); /* a piece of it is out */

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The progress engine: operations on their way, what the thread does with connections, groups as their owners see them,
- * and the thread itself. steps.c has gantry_proxy_* of gantry/transport.h: talking to the kernel's end of a connection.
+ * The work of the progress engine: operations on their way, what a round does with them and with connections, groups as
+ * their owners see them. engine.c has the thread that makes rounds; steps.c has gantry_proxy_* of gantry/transport.h:
+ * talking to the kernel's end of a connection.
  *
- * Whose is what. Everything that is neither atomic nor behind a mutex belongs to the thread that makes a round (round_of:
- * one at a time, the progress thread or one that drives) once the first operation of a connection was appended. Others
- * talk to it through `inbox` alone, also when a group is destroyed: the message takes the same way as operations, so that
- * whatever was appended before it is settled before it.
+ * Whose is what. Everything that is neither atomic nor behind a mutex belongs to the thread that makes a round (one at a
+ * time, the progress thread or one that drives) once the first operation of a connection was appended. Others talk to it
+ * through `inbox` alone, also when a group is destroyed: the message takes the same way as operations, so that whatever
+ * was appended before it is settled before it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PROXY
-#include "proxy/proxy.h"
-
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +19,8 @@
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
-#include "base/eventcount.h"
 #include "base/log.h"
-#include "base/mutex.h"
-#include "base/param.h"
-#include "base/thread.h"
-#include "device/device.h"
+#include "proxy/engine.h"
 
 _Static_assert(offsetof(struct gantry_proxy_conn, first) == CACHE_LINE,
 	       "the poll loop touches one line per connection");
@@ -35,18 +29,8 @@ _Static_assert(sizeof(struct gantry_proxy_op) == CACHE_LINE, "an operation is on
 enum {
 	SLAB_OPS = 255, /* and a line for the link: 16 KiB */
 	COMPLAIN_S = 5,
-	NAP_MIN_NS = 50000,
-	PUSHED_NS = 1000000,  /* how long one that is to drive is trusted to begin */
-	DRIVEN_NS = 20000000, /* and one that drives to come again: it may have lost its CPU for some turns of others */
-	CROWD_LATE_NS = 1000000,
-	CROWD_MAX = 4,
-	SLEEP_NS = 1000000000, /* without operations: a second, in case a notification is ever lost */
-	OP_BATCH_END = 1,      /* in an operation's `reserved` */
+	OP_BATCH_END = 1, /* in an operation's `reserved` */
 };
-
-MUTEX_KIND(engines_mu); /* which engines there are, and their users */
-MUTEX_KIND(proxy_mu);	/* of an engine */
-MUTEX_KIND(op_pool_mu);
 
 struct gantry_proxy_group {
 	struct gantry_proxy *proxy; /* borrowed */
@@ -62,43 +46,6 @@ struct gantry_proxy_group {
 	int gone GUARDED_BY(proxy_mu); /* the thread will not touch it again */
 };
 
-struct op_pool {
-	struct op_pool_mu mu; /* those who take; short */
-	struct gantry_proxy_op *free GUARDED_BY(op_pool_mu);
-	uint64_t nfree GUARDED_BY(op_pool_mu);
-	void *slabs;				       /* owned: each begins with a pointer to the next */
-	_Alignas(64) struct gantry_proxy_op *returned; /* whoever gives back pushes; takers exchange */
-};
-
-struct gantry_proxy {
-	_Alignas(128) struct gantry_eventcount eventcount; /* what the thread sleeps at */
-	struct gantry_proxy_op *inbox; /* newest first. Appenders push, the thread takes all; seq_cst */
-	uint32_t stop;		       /* seq_cst: looked at between announcing and sleeping */
-	_Alignas(64) struct op_pool pool;
-	/* Of the thread that makes a round: the progress thread, or one that drives. */
-	_Alignas(64) uint32_t driver;  /* 1: somebody is at it */
-	uint64_t driven;	       /* ticks until which one is trusted to drive, 0: it has left; relaxed */
-	uint32_t nown;		       /* of the active groups those that only the progress thread moves; relaxed */
-	uint32_t nactive;	       /* groups in `active`; relaxed */
-	struct gantry_list active;     /* groups with ready connections */
-	struct gantry_proxy_op *spent; /* to be given back at the end of the pass */
-	struct gantry_proxy_op *spent_last;
-	struct gantry_waiter waiter;
-	uint64_t nap_ns;		     /* the next sleep with operations in flight */
-	uint64_t nap_max_ns;		     /* GANTRY_PROXY_SLEEP */
-	uint64_t pushed_ticks, driven_ticks; /* PUSHED_NS, DRIVEN_NS; constant */
-	uint32_t crowd;			     /* naps are longer by 2^crowd: back_off */
-	struct gantry_proxy_stats stats;     /* relaxed */
-	/* Callers'. */
-	struct proxy_mu mu; /* `gone` of groups */
-	struct gantry_cond cond;
-	struct gantry_device *key; /* borrowed: the device it is for; NULL: all of the process */
-	int numa_node;		   /* to pin the thread to: of the device that started it, or -1 */
-	int users GUARDED_BY(engines_mu);
-	struct gantry_list in_engines GUARDED_BY(engines_mu);
-	pthread_t thread;
-};
-
 /*
  * ---- operations on their way: pool -> caller -> inbox -> progress thread -> pool ----
  *
@@ -111,7 +58,7 @@ struct gantry_proxy {
  * for a taker that lost its CPU.
  */
 
-static gantry_result grow(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
+static gantry_result grow_pool(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
 {
 	size_t size;
 	char *slab;
@@ -135,7 +82,7 @@ static gantry_result grow(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
 }
 
 /* What was given back is free again. */
-static void collect(struct op_pool *pool) REQUIRES(op_pool_mu)
+static void collect_returned(struct op_pool *pool) REQUIRES(op_pool_mu)
 {
 	struct gantry_proxy_op *op = exchange_acquire(&pool->returned, NULL);
 
@@ -157,9 +104,9 @@ gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct ga
 
 	op_pool_mu_lock(&pool->mu);
 	if (pool->nfree < n)
-		collect(pool);
+		collect_returned(pool);
 	if (pool->nfree < n)
-		TRY(grow(pool, n - pool->nfree));
+		TRY(grow_pool(pool, n - pool->nfree));
 	for (uint32_t i = 0; i < n; i++) {
 		struct gantry_proxy_op *op = pool->free;
 
@@ -189,6 +136,16 @@ void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first)
 		first = next;
 	}
 	op_pool_mu_unlock(&pool->mu);
+}
+
+void gantry_proxy_pool_free(struct op_pool *pool)
+{
+	while (pool->slabs) {
+		void *next = *(void **)pool->slabs;
+
+		free(pool->slabs);
+		pool->slabs = next;
+	}
 }
 
 /* For the thread: what it has spent. */
@@ -557,6 +514,44 @@ static int pass_all(struct gantry_proxy *p, int own_thread)
 	return worked;
 }
 
+/* ---- a round, and threads that drive ---- */
+
+int gantry_proxy_round(struct gantry_proxy *p, int own_thread)
+{
+	uint32_t nobody = 0;
+	int worked;
+
+	if (!cas_acq_rel(&p->driver, &nobody, 1))
+		return -1;
+	worked = take_arrivals(p);
+	worked |= pass_all(p, own_thread);
+	give_back(p);
+	ADD(p->stats.passes, 1);
+	ADD(p->stats.worked, (uint64_t)worked);
+	store_release(&p->driver, 0);
+	return worked;
+}
+
+int gantry_proxy_drive(void *group)
+{
+	struct gantry_proxy_group *g = group;
+
+	store_relaxed(&g->proxy->driven, (gantry_ticks() + g->proxy->driven_ticks) | 1);
+	return gantry_proxy_round(g->proxy, 0) > 0;
+}
+
+void gantry_proxy_leave(void *group)
+{
+	struct gantry_proxy_group *g = group;
+
+	store_seq(&g->proxy->driven, 0);
+	/* Most of the time all that is left is to see what the kernel has just consumed. */
+	if (load_seq(&g->pending))
+		gantry_proxy_round(g->proxy, 0);
+	if (load_seq(&g->pending))
+		gantry_eventcount_notify(&g->proxy->eventcount);
+}
+
 /*
  * ---- groups and connections as their owners see them ----
  *
@@ -642,221 +637,4 @@ gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_pro
 void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
 {
 	free(pc);
-}
-
-/*
- * ---- the progress thread, and which engine serves whom ----
- *
- * The loop: a round, and if nothing moved, back off. A thread that drives makes rounds too; the progress thread, which
- * then finds its place taken, may go to sleep with operations in flight: whoever drives wakes it when he leaves.
- * gantry_waiter_idle announces the sleep and returns, so that one whole round is made between the announcement and the
- * sleep; everything that notifies the eventcount is looked at in that round by sequentially consistent loads: the
- * inbox, the stop and abort flags, and the words of FIFOs.
- *
- * Waiting is idle. A connection that waits for its kernel or its peer does not keep the thread awake; it only bounds
- * the sleep, because sockets and GPUs do not notify.
- */
-
-static struct engines_mu engines_mu_one;
-static struct gantry_list engines GUARDED_BY(engines_mu) = {&engines, &engines}; /* a handful at most */
-
-/*
- * A nap that ends a millisecond late says that others wait for the CPUs. Where hundreds of ranks share a few of them it is
- * their looking that keeps the CPUs busy: 256 processes that look once in a millisecond need five. So such a thread looks
- * less often, until its naps end in time again.
- */
-static void judge_nap(struct gantry_proxy *p, uint64_t wanted, uint64_t took)
-{
-	uint64_t late = took > wanted ? took - wanted : 0;
-
-	if (late > CROWD_LATE_NS && p->crowd < CROWD_MAX)
-		p->crowd++;
-	else if (late < CROWD_LATE_NS / 2 && p->crowd)
-		p->crowd--;
-}
-
-static void back_off(struct gantry_proxy *p, int driven)
-{
-	int busy = load_relaxed(&p->nactive) != 0;
-	uint64_t sleeps = p->waiter.sleeps, max = SLEEP_NS;
-	uint64_t began = p->waiter.wait.announced ? gantry_now_ns() : 0; /* the next thing that it does is to sleep */
-
-	if (busy)
-		max = (p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns) << p->crowd;
-	p->waiter.spin = driven ? 0 : gantry_wait_limits()->spin_ticks;
-	p->waiter.yield = driven ? 0 : gantry_wait_limits()->yield_ticks;
-	gantry_waiter_idle(&p->waiter, driven ? PUSHED_NS : max);
-	if (p->waiter.sleeps == sleeps)
-		return;
-	PUT(p->stats.sleeps, p->waiter.sleeps);
-	if (!p->waiter.wait.announced) {
-		ADD(p->stats.wakes, 1);
-		return;
-	}
-	if (!busy)
-		return;
-	judge_nap(p, max, gantry_now_ns() - began);
-	if (p->nap_ns < p->nap_max_ns)
-		p->nap_ns *= 2; /* nobody notified: look again after a longer while */
-}
-
-/* One round: take what was appended, pass over what is ready, give back what is spent. -1: somebody else is at it. */
-static int round_of(struct gantry_proxy *p, int own_thread)
-{
-	uint32_t nobody = 0;
-	int worked;
-
-	if (!cas_acq_rel(&p->driver, &nobody, 1))
-		return -1;
-	worked = take_arrivals(p);
-	worked |= pass_all(p, own_thread);
-	give_back(p);
-	ADD(p->stats.passes, 1);
-	ADD(p->stats.worked, (uint64_t)worked);
-	store_release(&p->driver, 0);
-	return worked;
-}
-
-int gantry_proxy_drive(void *group)
-{
-	struct gantry_proxy_group *g = group;
-
-	store_relaxed(&g->proxy->driven, (gantry_ticks() + g->proxy->driven_ticks) | 1);
-	return round_of(g->proxy, 0) > 0;
-}
-
-void gantry_proxy_leave(void *group)
-{
-	struct gantry_proxy_group *g = group;
-
-	store_seq(&g->proxy->driven, 0);
-	/* Most of the time all that is left is to see what the kernel has just consumed. */
-	if (load_seq(&g->pending))
-		round_of(g->proxy, 0);
-	if (load_seq(&g->pending))
-		gantry_eventcount_notify(&g->proxy->eventcount);
-}
-
-/*
- * A thread drives and does so again soon: two that take turns at the same connections on a CPU would only cost time. One
- * that has not come for a while is stuck, or its kernel has not begun.
- */
-static int is_driven(const struct gantry_proxy *p)
-{
-	uint64_t until = load_seq(&p->driven);
-
-	return until && (int64_t)(until - gantry_ticks()) > 0 && !load_relaxed(&p->nown);
-}
-
-static void *progress(void *arg)
-{
-	struct gantry_proxy *p = arg;
-
-	if (p->numa_node >= 0)
-		gantry_proxy_pin(p->numa_node);
-	gantry_waiter_init(&p->waiter, &p->eventcount);
-	while (!load_seq(&p->stop)) {
-		int driven = is_driven(p);
-
-		if (!driven && round_of(p, 1) > 0) {
-			p->nap_ns = NAP_MIN_NS;
-			gantry_waiter_done(&p->waiter);
-		} else {
-			back_off(p, driven);
-		}
-	}
-	gantry_waiter_done(&p->waiter);
-	return NULL;
-}
-
-static void engine_free(struct gantry_proxy *p)
-{
-	if (!p)
-		return;
-	while (p->pool.slabs) {
-		void *next = *(void **)p->pool.slabs;
-
-		free(p->pool.slabs);
-		p->pool.slabs = next;
-	}
-	free(p);
-}
-
-static gantry_result engine_start(struct gantry_device *key, int numa_node, struct gantry_proxy **ret_proxy)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_proxy *p = aligned_alloc(_Alignof(struct gantry_proxy), sizeof(*p));
-
-	if (!p)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for the progress engine");
-	memset(p, 0, sizeof(*p));
-	p->key = key;
-	p->numa_node = gantry_params()->proxy_pin ? numa_node : -1;
-	p->nap_ns = NAP_MIN_NS;
-	p->nap_max_ns = gantry_params()->proxy_sleep;
-	p->pushed_ticks = gantry_ticks_of_ns(PUSHED_NS);
-	p->driven_ticks = gantry_ticks_of_ns(DRIVEN_NS);
-	gantry_list_init(&p->active);
-	TRY(gantry_thread_start("gantry-proxy", progress, p, &p->thread));
-	*ret_proxy = p;
-	p = NULL; /* ownership moved */
-out:
-	engine_free(p);
-	return r;
-}
-
-gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **ret_proxy)
-{
-	struct gantry_device *key = gantry_params()->proxy_per_device ? dev : NULL;
-	struct gantry_proxy *found = NULL;
-	gantry_result r = GANTRY_OK;
-
-	engines_mu_lock(&engines_mu_one);
-	gantry_list_each_entry (p, &engines, struct gantry_proxy, in_engines) {
-		if (p->key == key)
-			found = p;
-	}
-	if (!found) {
-		TRY(engine_start(key, dev ? dev->numa_node : -1, &found));
-		gantry_list_append(&engines, &found->in_engines);
-	}
-	found->users++;
-	*ret_proxy = found;
-out:
-	engines_mu_unlock(&engines_mu_one);
-	return r;
-}
-
-void gantry_proxy_put(struct gantry_proxy *p)
-{
-	int last;
-
-	if (!p)
-		return;
-	engines_mu_lock(&engines_mu_one);
-	last = --p->users == 0;
-	if (last)
-		gantry_list_remove(&p->in_engines);
-	engines_mu_unlock(&engines_mu_one);
-	if (!last)
-		return;
-	store_seq(&p->stop, 1);
-	gantry_eventcount_notify(&p->eventcount);
-	pthread_join(p->thread, NULL);
-	engine_free(p);
-}
-
-struct gantry_eventcount *gantry_proxy_eventcount(struct gantry_proxy *p)
-{
-	return &p->eventcount;
-}
-
-void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret)
-{
-	ret->passes = GET(p->stats.passes);
-	ret->worked = GET(p->stats.worked);
-	ret->sleeps = GET(p->stats.sleeps);
-	ret->wakes = GET(p->stats.wakes);
-	ret->batches = GET(p->stats.batches);
-	ret->ops = GET(p->stats.ops);
 }

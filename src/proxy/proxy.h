@@ -91,7 +91,7 @@ struct gantry_proxy_stats {
 };
 void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret);
 
-/* ---- between proxy.c, steps.c and pin.c ---- */
+/* ---- between proxy.c, engine.c, steps.c and pin.c ---- */
 
 enum { CACHE_LINE = 64 };
 

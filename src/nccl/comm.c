@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators of NCCL's API: how they begin and end, and what they say of themselves.
+ * Communicators of NCCL's API: which there are, how they end, and what they say of themselves. comm_make.c makes them.
  *
  * ENDING TOGETHER. The end of a communicator of Gantry waits for all its ranks. NCCL's callers may have several ranks
  * in one thread and end them one after the other, without a group. So of the ranks that this process has of one
@@ -9,9 +9,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/eventcount.h"
@@ -21,8 +19,6 @@
 #include "comm/comm.h"
 #include "nccl/nccl.h"
 
-enum { CHANNELS_MAX = COMM_CHANNELS_MAX, VERSION_WITH_TRAFFIC_CLASS = 22600 };
-enum { UNTIL_MADE = 2, MAKE_NAP_NS = 200000 }; /* the first: see gantry_comm_config.nonblocking */
 #define BEGIN_PATIENCE_NS 1000000000ull
 #define REAP_PATIENCE_NS 1000000000ull /* how long ncclCommAbort waits for memory to be given back */
 
@@ -41,75 +37,14 @@ struct ncclComm *nccl_comm_of(ncclComm_t c, const char *function)
 	return NULL;
 }
 
-/* ---- ncclConfig_t ---- */
-
-static bool set_wrongly(int value, int least, int most)
-{
-	return value != NCCL_CONFIG_UNDEF_INT && (value < least || value > most);
-}
-
-static gantry_result check_config(const ncclConfig_t *c)
-{
-	if (set_wrongly(c->blocking, 0, 1))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: blocking is %d, neither 0 nor 1", c->blocking);
-	if (set_wrongly(c->cgaClusterSize, 0, 8))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: cgaClusterSize is %d, not 0 to 8", c->cgaClusterSize);
-	if (set_wrongly(c->minCTAs, 1, INT_MAX) || set_wrongly(c->maxCTAs, 1, INT_MAX) ||
-	    (c->maxCTAs > 0 && c->minCTAs > c->maxCTAs))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: minCTAs is %d and maxCTAs %d", c->minCTAs, c->maxCTAs);
-	if (set_wrongly(c->splitShare, 0, 1))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: splitShare is %d, neither 0 nor 1", c->splitShare);
-	return GANTRY_OK;
-}
-
-/* The caller's struct may be shorter or longer than ours: what it lacks is not set, what we do not know is left. */
-static gantry_result read_config(const ncclConfig_t *theirs, ncclConfig_t *ret)
-{
-	const int none = NCCL_CONFIG_UNDEF_INT;
-	size_t size;
-
-	*ret = (ncclConfig_t){.size = sizeof(*ret),
-			      .magic = NCCL_API_MAGIC,
-			      .blocking = none,
-			      .cgaClusterSize = none,
-			      .minCTAs = none,
-			      .maxCTAs = none,
-			      .splitShare = none,
-			      .trafficClass = none};
-	if (!theirs)
-		return GANTRY_OK;
-	if (theirs->magic != NCCL_API_MAGIC)
-		FAIL_NOW(GANTRY_ERR_INVALID, "an ncclConfig_t that was not initialised by NCCL_CONFIG_INITIALIZER");
-	size = theirs->size;
-	if (size < offsetof(ncclConfig_t, cgaClusterSize))
-		FAIL_NOW(GANTRY_ERR_INVALID, "an ncclConfig_t of %zu bytes", size);
-	memcpy(ret, theirs, size < sizeof(*ret) ? size : sizeof(*ret));
-	if (ret->version < VERSION_WITH_TRAFFIC_CLASS)
-		ret->trafficClass = none;
-	return check_config(ret);
-}
-
-/* Blocks of NCCL's kernels are channels here: a wish beyond what would be taken anyway is followed. */
-static int channels_of(const ncclConfig_t *c, const struct gantry_device *device)
-{
-	int usual = (int)gantry_params()->channels;
-
-	usual = usual ? usual : gantry_traits(device)->channels;
-	if (c->maxCTAs > 0 && c->maxCTAs < usual)
-		return c->maxCTAs;
-	if (c->minCTAs > usual)
-		return c->minCTAs < CHANNELS_MAX ? c->minCTAs : CHANNELS_MAX;
-	return 0;
-}
-
-/* ---- beginning ---- */
-
-static gantry_result comm_new(struct gantry_device *device, struct ncclComm **ret)
+gantry_result nccl_comm_new(struct gantry_device *device, struct ncclComm **ret)
 {
 	struct ncclComm *c = calloc(1, sizeof(*c));
 
-	if (!c)
+	if (!c) {
+		gantry_device_close(device);
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a communicator");
+	}
 	c->magic = NCCL_COMM_MAGIC;
 	c->device = device;
 	c->blocking = true;
@@ -130,17 +65,10 @@ static void comm_delete(struct ncclComm *c)
 	free(c);
 }
 
-/* The caller's variable has the communicator at once, and NULL after an error. Another thread may have aborted it, and
- * will free it. */
-static void unmake(struct nccl_job *job)
+void nccl_comm_drop(struct ncclComm *c)
 {
-	struct ncclComm *c = job->c;
 	bool aborted;
 
-	job->c = NULL;
-	if (!c)
-		return;
-	store_release(job->made, NULL);
 	nccl_comms_mu_lock(&comms_mu);
 	aborted = c->ending == NCCL_ENDS;
 	if (!aborted)
@@ -151,399 +79,6 @@ static void unmake(struct nccl_job *job)
 		return;
 	gantry_comm_destroy(c->comm);
 	comm_delete(c);
-}
-
-/*
- * Begins to make the communicator, also if it will block: so that all of a group can be begun by one thread, and so that
- * another thread can abort it.
- */
-static gantry_result begin_make(struct nccl_job *job)
-{
-	struct gantry_comm *comm = NULL;
-	gantry_result r = job->dropped ? GANTRY_ERR_CANCELLED : job->make(job, &comm);
-
-	if (job->c)
-		store_release(&job->c->comm, comm);
-	return r;
-}
-
-/* Until it is made, or has failed. */
-static gantry_result await_made(struct gantry_comm *comm)
-{
-	char text[COMM_ERROR_TEXT] = "";
-	struct gantry_waiter w;
-	gantry_result r;
-
-	gantry_waiter_init(&w, NULL);
-	while ((r = gantry_comm_error(comm, NULL, text, sizeof(text))) == GANTRY_AGAIN)
-		gantry_waiter_idle(&w, MAKE_NAP_NS);
-	if (r != GANTRY_OK)
-		gantry_set_last_error(text);
-	return r;
-}
-
-static gantry_result run_make(struct nccl_job *job)
-{
-	gantry_result r = job->r;
-
-	if (r == GANTRY_AGAIN && job->config.nonblocking == UNTIL_MADE)
-		r = await_made(job->c ? job->c->comm : job->parent->comm);
-	if (job->parent)
-		nccl_leave(job->parent);
-	if (r != GANTRY_OK && r != GANTRY_AGAIN)
-		unmake(job);
-	else if (job->c)
-		nccl_leave(job->c);
-	return r;
-}
-
-static gantry_result make_init(struct nccl_job *job, struct gantry_comm **ret)
-{
-	return gantry_comm_init(&job->config, ret);
-}
-
-static gantry_result make_split(struct nccl_job *job, struct gantry_comm **ret)
-{
-	return gantry_comm_split(job->parent->comm, job->color, job->key, &job->config, ret);
-}
-
-static gantry_result make_shrink(struct nccl_job *job, struct gantry_comm **ret)
-{
-	return gantry_comm_shrink(job->parent->comm, job->exclude, job->nexclude, job->abort, &job->config, ret);
-}
-
-static gantry_result make_grow(struct nccl_job *job, struct gantry_comm **ret)
-{
-	return gantry_comm_grow(job->parent ? job->parent->comm : NULL, job->nranks, job->by, job->rank, &job->config,
-				ret);
-}
-
-/* NCCL_COMM_BLOCKING counts before the caller's wish, and that before what the old communicator is. */
-static bool wants_blocking(const ncclConfig_t *config, const struct ncclComm *parent)
-{
-	if (nccl_env_blocking() >= 0)
-		return nccl_env_blocking();
-	if (config->blocking != NCCL_CONFIG_UNDEF_INT)
-		return config->blocking;
-	return !parent || parent->blocking;
-}
-
-/* A job with what the caller wants of the communicator. parent: the one that it is made from, whose settings hold where
- * there is no config, or NULL. */
-static gantry_result job_new(gantry_result (*make)(struct nccl_job *, struct gantry_comm **), struct ncclComm *parent,
-			     const struct gantry_device *device, ncclComm_t *into, const ncclConfig_t *wanted,
-			     struct nccl_job **ret)
-{
-	gantry_result r = GANTRY_OK;
-	struct nccl_job *job = calloc(1, sizeof(*job));
-	ncclConfig_t config;
-
-	if (!job)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	TRY(read_config(wanted, &config));
-	job->begin = begin_make;
-	job->run = run_make;
-	job->make = make;
-	job->parent = parent;
-	job->made = into;
-	job->config.struct_size = sizeof(job->config);
-	job->config.nonblocking = wants_blocking(&config, parent) ? UNTIL_MADE : 1;
-	if (parent && !wanted) {
-		job->config.transport = parent->comm->transport;
-		job->config.channels = parent->comm->life.channels;
-		job->config.name = parent->comm->life.name;
-		job->config.traffic_class = parent->comm->life.traffic_class;
-	} else {
-		job->config.channels = channels_of(&config, device);
-		if (config.trafficClass >= 0 && config.trafficClass <= 255)
-			job->config.traffic_class = config.trafficClass;
-		if (config.commName) {
-			snprintf(job->name, sizeof(job->name), "%s", config.commName);
-			job->config.name = job->name;
-		}
-	}
-	*ret = job;
-	job = NULL;
-out:
-	nccl_job_free(job);
-	return r;
-}
-
-/* The communicator that the job will make, into the caller's variable. Takes the device over. */
-static gantry_result job_comm(struct nccl_job *job, struct gantry_device *device)
-{
-	gantry_result r = comm_new(device, &job->c);
-
-	if (r != GANTRY_OK) {
-		gantry_device_close(device);
-		return r;
-	}
-	job->c->blocking = job->config.nonblocking == UNTIL_MADE;
-	nccl_enter(job->c); /* until it is made */
-	job->config.device = device;
-	store_release(job->made, job->c);
-	return GANTRY_OK;
-}
-
-struct init_args {
-	const char *function;
-	int nranks, rank;
-	const ncclUniqueId *ids;
-	int nids;
-	const ncclConfig_t *config;
-	struct gantry_device *device; /* taken over */
-};
-
-/* The caller's may be gone when a group ends. */
-static gantry_result copy_ids(const struct init_args *a, struct nccl_job *job)
-{
-	job->ids = calloc((size_t)a->nids, sizeof(*job->ids));
-	if (!job->ids)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d ids", a->nids);
-	memcpy(job->ids, a->ids, (size_t)a->nids * sizeof(*job->ids));
-	job->config.ids = job->ids;
-	job->config.nids = a->nids;
-	return GANTRY_OK;
-}
-
-static gantry_result init(const struct init_args *a, ncclComm_t *into)
-{
-	gantry_result r = GANTRY_OK;
-	struct nccl_job *job = NULL;
-	struct gantry_device *device = a->device;
-
-	if (!into)
-		FAIL(GANTRY_ERR_INVALID, "%s: no place for the communicator", a->function);
-	if (a->nranks < 1 || a->rank < 0 || a->rank >= a->nranks)
-		FAIL(GANTRY_ERR_INVALID, "%s: rank %d of %d", a->function, a->rank, a->nranks);
-	*into = NULL;
-	TRY(nccl_begin());
-	nccl_env_begun();
-	nccl_env_tell(a->rank);
-	if (!device)
-		TRY(nccl_device_here(&device));
-	TRY(job_new(make_init, NULL, device, into, a->config, &job));
-	memcpy(&job->config.id, a->ids, sizeof(*a->ids));
-	if (a->nids > 1)
-		TRY(copy_ids(a, job));
-	job->config.rank = a->rank;
-	job->config.nranks = a->nranks;
-	r = job_comm(job, device);
-	device = NULL;
-	if (r != GANTRY_OK)
-		goto out;
-	r = nccl_group_run(job);
-	job = NULL;
-	return r;
-out:
-	gantry_device_close(device);
-	nccl_job_free(job);
-	return nccl_group_failed(r);
-}
-
-NCCL_FUNCTION(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
-{
-	struct gantry_unique_id made_id;
-	gantry_result r = id ? nccl_begin() : GANTRY_ERR_INVALID;
-
-	nccl_env_begun();
-	if (r == GANTRY_OK)
-		r = gantry_unique_id_create(&made_id);
-	if (r == GANTRY_OK)
-		memcpy(id, &made_id, sizeof(*id));
-	return nccl_result(r);
-}
-
-NCCL_FUNCTION(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))
-{
-	return nccl_result(init(&(struct init_args){"ncclCommInitRank", nranks, rank, &id, 1, NULL, NULL}, comm));
-}
-
-NCCL_FUNCTION(ncclResult_t, CommInitRankConfig,
-	      (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config))
-{
-	return nccl_result(
-		init(&(struct init_args){"ncclCommInitRankConfig", nranks, rank, &id, 1, config, NULL}, comm));
-}
-
-NCCL_FUNCTION(ncclResult_t, CommInitRankScalable,
-	      (ncclComm_t * comm, int nranks, int rank, int nids, ncclUniqueId *ids, ncclConfig_t *config))
-{
-	if (nids < 1 || nids > nranks || !ids)
-		return nccl_result(nccl_group_failed(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-								 "ncclCommInitRankScalable: %d ids", nids)));
-	return nccl_result(
-		init(&(struct init_args){"ncclCommInitRankScalable", nranks, rank, ids, nids, config, NULL}, comm));
-}
-
-static gantry_result init_all(ncclComm_t *into, int ndev, const int *devs)
-{
-	gantry_result r = GANTRY_OK, end;
-	struct gantry_unique_id id;
-	struct init_args a = {.function = "ncclCommInitAll", .nranks = ndev, .ids = (void *)&id, .nids = 1};
-
-	if (!into || ndev < 0)
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommInitAll: %d devices", ndev);
-	if (!ndev)
-		return GANTRY_OK;
-	TRY_NOW(nccl_begin());
-	TRY_NOW(gantry_unique_id_create(&id));
-	TRY_NOW(nccl_group_begin());
-	for (int i = 0; i < ndev && r == GANTRY_OK; i++) {
-		a.rank = i;
-		a.device = NULL;
-		r = nccl_group_failed(nccl_device_numbered(devs ? devs[i] : i, &a.device));
-		if (r == GANTRY_OK)
-			r = init(&a, &into[i]);
-	}
-	end = nccl_group_finish();
-	return r == GANTRY_OK ? end : r;
-}
-
-NCCL_FUNCTION(ncclResult_t, CommInitAll, (ncclComm_t * comms_made, int ndev, const int *devs))
-{
-	return nccl_result(init_all(comms_made, ndev, devs));
-}
-
-/* ---- from another communicator ---- */
-
-/* The device of a communicator that is made from this one: the same, with a reference of its own. */
-static gantry_result same_device(const struct ncclComm *c, struct gantry_device **ret)
-{
-	return gantry_device_open(c->device->kind, c->device->index, ret);
-}
-
-/* The job of a new communicator from `c`, which is entered until the job has run. */
-static gantry_result job_from(gantry_result (*make)(struct nccl_job *, struct gantry_comm **), struct ncclComm *c,
-			      bool member, ncclComm_t *into, const ncclConfig_t *config, struct nccl_job **ret)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_device *device = NULL;
-	struct nccl_job *job = NULL;
-
-	*into = NULL;
-	TRY(job_new(make, c, c->device, into, config, &job));
-	if (member) {
-		TRY(same_device(c, &device));
-		TRY(job_comm(job, device));
-	}
-	nccl_enter(c);
-	*ret = job;
-	job = NULL;
-out:
-	nccl_job_free(job);
-	return r;
-}
-
-static gantry_result split(ncclComm_t comm, int color, int key, ncclComm_t *into, const ncclConfig_t *config)
-{
-	struct ncclComm *c = nccl_comm_of(comm, "ncclCommSplit");
-	struct nccl_job *job;
-
-	if (!c)
-		return GANTRY_ERR_INVALID;
-	if (!into)
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommSplit: no place for the communicator");
-	if (color < NCCL_SPLIT_NOCOLOR)
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommSplit: color %d", color);
-	TRY_NOW(job_from(make_split, c, color >= 0, into, config, &job));
-	job->color = color;
-	job->key = key;
-	return nccl_group_run(job);
-}
-
-NCCL_FUNCTION(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *into, ncclConfig_t *config))
-{
-	return nccl_result(nccl_group_failed(split(comm, color, key, into, config)));
-}
-
-static gantry_result shrink(ncclComm_t comm, const int *exclude, int n, ncclComm_t *into, const ncclConfig_t *config,
-			    int flags)
-{
-	struct ncclComm *c = nccl_comm_of(comm, "ncclCommShrink");
-	struct nccl_job *job;
-
-	if (!c)
-		return GANTRY_ERR_INVALID;
-	if (!into || !exclude || n < 1 || n >= gantry_comm_size(c->comm) || (flags & ~NCCL_SHRINK_ABORT))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommShrink: %d ranks to exclude, flags %d", n, flags);
-	for (int i = 0; i < n; i++)
-		if (exclude[i] < 0 || exclude[i] >= gantry_comm_size(c->comm) ||
-		    exclude[i] == gantry_comm_rank(c->comm))
-			FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommShrink: rank %d is to be excluded", exclude[i]);
-	TRY_NOW(job_from(make_shrink, c, true, into, config, &job));
-	job->exclude = malloc((size_t)n * sizeof(*exclude)); /* the caller's may be gone when the job runs */
-	if (!job->exclude) {
-		unmake(job);
-		nccl_leave(c);
-		nccl_job_free(job);
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	}
-	memcpy(job->exclude, exclude, (size_t)n * sizeof(*exclude));
-	job->nexclude = n;
-	job->abort = flags & NCCL_SHRINK_ABORT;
-	return nccl_group_run(job);
-}
-
-NCCL_FUNCTION(ncclResult_t, CommShrink,
-	      (ncclComm_t comm, int *exclude, int nexclude, ncclComm_t *into, ncclConfig_t *config, int flags))
-{
-	return nccl_result(nccl_group_failed(shrink(comm, exclude, nexclude, into, config, flags)));
-}
-
-NCCL_FUNCTION(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id))
-{
-	struct ncclComm *c = nccl_comm_of(comm, "ncclCommGetUniqueId");
-	struct gantry_unique_id grown;
-	gantry_result r = c && id ? GANTRY_OK : GANTRY_ERR_INVALID;
-
-	if (r == GANTRY_OK)
-		r = gantry_comm_grow_id(c->comm, &grown);
-	if (r == GANTRY_OK)
-		memcpy(id, &grown, sizeof(*id));
-	return nccl_result(r);
-}
-
-static gantry_result grow(struct ncclComm *c, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *into,
-			  const ncclConfig_t *config)
-{
-	struct gantry_device *device;
-	struct nccl_job *job;
-
-	if (!into || nranks < 1 || (c && (rank != -1 || nranks <= gantry_comm_size(c->comm))))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommGrow: rank %d of %d", rank, nranks);
-	if (!c && (!id || rank < 0 || rank >= nranks))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommGrow: a new rank %d of %d", rank, nranks);
-	if (c) {
-		TRY_NOW(job_from(make_grow, c, true, into, config, &job));
-	} else {
-		TRY_NOW(nccl_begin());
-		TRY_NOW(nccl_device_here(&device));
-		*into = NULL;
-		if (job_new(make_grow, NULL, device, into, config, &job) != GANTRY_OK) {
-			gantry_device_close(device);
-			return GANTRY_ERR_INVALID;
-		}
-		if (job_comm(job, device) != GANTRY_OK) {
-			nccl_job_free(job);
-			return GANTRY_ERR_NOMEM;
-		}
-	}
-	job->nranks = nranks;
-	job->rank = rank;
-	if (id) {
-		memcpy(&job->id, id, sizeof(job->id));
-		job->by = &job->id;
-	}
-	return nccl_group_run(job);
-}
-
-NCCL_FUNCTION(ncclResult_t, CommGrow,
-	      (ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *into, ncclConfig_t *config))
-{
-	if (comm && !nccl_comm_of(comm, "ncclCommGrow"))
-		return nccl_result(nccl_group_failed(GANTRY_ERR_INVALID));
-	return nccl_result(nccl_group_failed(grow(comm, nranks, id, rank, into, config)));
 }
 
 /* ---- ending ---- */

@@ -2,15 +2,16 @@
 /*
  * NCCL's C API over gantry/comm.h: conversions and checks. What NCCL has and gantry/comm.h does not is here, too:
  *
- *   comm.c     ncclComm: making, ending and asking communicators; ncclConfig_t
- *   group.c    groups that hold whole communicators' beginnings and ends as well as transfers
- *   coll.c     collectives, send and receive, operations of the caller's own
- *   memory.c   the device and stream of a call; ncclMemAlloc, registered memory
- *   error.c    results, their texts, the last error
- *   env.c      NCCL's environment variables
- *   param.c    ncclParam*
- *   refused.c  what is always refused, from api.def; teams and properties, which say so
- *   lazy.c     libraries that are opened when something of theirs is first called
+ *   comm.c       ncclComm: which there are, ending and asking them
+ *   comm_make.c  making them: init, split, shrink, grow; ncclConfig_t
+ *   group.c      groups that hold whole communicators' beginnings and ends as well as transfers
+ *   coll.c       collectives, send and receive, operations of the caller's own
+ *   memory.c     the device and stream of a call; ncclMemAlloc, registered memory
+ *   error.c      results, their texts, the last error
+ *   env.c        NCCL's environment variables
+ *   param.c      ncclParam*
+ *   refused.c    what is always refused, from api.def; teams and properties, which say so
+ *   lazy.c       libraries that are opened when something of theirs is first called
  *
  * WAITING. On a GPU a collective is enqueued on the caller's stream, as in NCCL. On the host device there is no stream
  * that the caller could wait for: each communicator has its own, whatever is passed, and a call (a group: its end)
@@ -92,6 +93,11 @@ gantry_result nccl_stream_for(struct ncclComm *c, cudaStream_t native, struct ga
 
 /* NULL, after a line in the log, if it is no communicator that can be used. */
 struct ncclComm *nccl_comm_of(ncclComm_t comm, const char *function);
+/* One that is still to be made, among those of the process. Takes the device over, also if it fails. */
+gantry_result nccl_comm_new(struct gantry_device *device, struct ncclComm **ret);
+/* It could not be made. The caller has entered it and leaves it here. Frees it, unless another thread has aborted it: that
+ * one does. */
+void nccl_comm_drop(struct ncclComm *c);
 static inline void nccl_enter(struct ncclComm *c)
 {
 	fetch_add_seq(&c->calls, 1);

@@ -11,7 +11,8 @@
  *     | fails, because of 2
  *
  * An error of this rank's own (a plugin that cannot be loaded, no descriptors) is about this rank, whichever peer it
- * was connecting to; all others are told, also those that have no connection to it.
+ * was connecting to; all others are told, also those that have no connection to it. So they are of one that is about no
+ * rank at all: a reducer that died, which only one rank of each host is connected to.
  *
  * The wait ends with the news of a loss, with the reason that a rank tells, with the closing rank's goodbye without one
  * (it has left: that is the cause then), or after a moment.
@@ -31,8 +32,8 @@ static const uint64_t patience_ns = 800000000;
 enum { LOOK_US = 1000 };
 static const uint64_t why_tag = 2ull << 32; /* peer.c has those of 1 << 32 */
 
-/* What a rank that leaves because of another one, or of itself, says to others. Ranks of different byte order do not
- * meet. */
+/* What a rank that leaves because of another one, of itself or of no rank (-1), says to others. Ranks of different byte
+ * order do not meet. */
 struct why {
 	int32_t result, rank, teller;
 	char text[244];
@@ -65,7 +66,7 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 {
 	char found[2 * COMM_ERROR_TEXT]; /* comm_fail cuts it */
 
-	if (heard != GANTRY_OK || why->result <= GANTRY_AGAIN || why->result >= GANTRY_RESULT_COUNT || why->rank < 0 ||
+	if (heard != GANTRY_OK || why->result <= GANTRY_AGAIN || why->result >= GANTRY_RESULT_COUNT || why->rank < -1 ||
 	    why->rank >= comm->nranks) {
 		comm_fail(comm, r, rank, text);
 		return;
@@ -74,6 +75,8 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 	if (why->rank == why->teller)
 		snprintf(found, sizeof(found), "rank %d has left because of an error of its own: %s", why->rank,
 			 why->text);
+	else if (why->rank < 0)
+		snprintf(found, sizeof(found), "rank %d has left because of an error: %s", why->teller, why->text);
 	else
 		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", why->teller, why->rank,
 			 why->text);
@@ -157,11 +160,11 @@ void comm_cause_tell(struct gantry_comm *comm)
 	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error.text);
 	comm_mu_unlock(&comm->mu);
 	/* The control plane has told the others of its own finds, at the same time as us. */
-	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || why.rank < 0 ||
-	    load_relaxed(&comm->cause.of_ctl) || !comm->peers)
+	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || load_relaxed(&comm->cause.of_ctl) ||
+	    !comm->peers)
 		return;
 	for (int i = 0; i < comm->nranks; i++) {
-		int knows_us = why.rank == comm->rank || comm->peers[i].conns[0] || comm->peers[i].conns[1];
+		int knows_us = why.rank == comm->rank || why.rank < 0 || comm->peers[i].conns[0] || comm->peers[i].conns[1];
 
 		if (i != comm->rank && i != why.rank && knows_us)
 			gantry_ctl_send(comm->ctl, i, why_tag, &why, sizeof(why));

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # A communicator whose reducers are processes of their own: results are right, a reducer that nobody reaches is left out,
-# without any other algorithms are used and the log says why, and one that dies is an error that names it on all ranks, in time.
+# without any other algorithms are used and the log says why, and one that dies is an error that names it on all ranks, in
+# time, also on those that another rank of their host sends for.
 . "$(dirname "$0")/lib.sh"
 no_leaks
 own_network "$0"
@@ -43,12 +44,12 @@ like err 'rank 0 gantry WARN comm: collnet is not used, other algorithms are: ra
 dies() {
 	local begun ended late=0 jobs= p i
 	serve 2
-	for i in 2 1 0; do
-		RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=4610 GANTRY_HOST_ID=h$i GANTRY_REDUCERS=127.0.0.1:18600,127.0.0.1:18602 \
+	for i in 3 2 1 0; do
+		RANK=$i WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=4610 GANTRY_HOST_ID=h$((i / 2)) GANTRY_REDUCERS=127.0.0.1:18600,127.0.0.1:18602 \
 			timeout 100 "$gantry" perf all_reduce --transport collnet -b 4k -e 4k -n 1000000 --repeats 1 --in-place no >"$tmp/$i.out" 2>"$tmp/$i.err" &
 		jobs="$jobs $!"
 	done
-	await grep -q '"ranks": *3' "$tmp/reducer2.out" || die "no job at the reducer"
+	await grep -q '"ranks": *2' "$tmp/reducer2.out" || die "no job at the reducer"
 	sleep 0.3
 	begun=$(now_ms)
 	{ kill -KILL $served && wait $served; } 2>/dev/null
@@ -56,7 +57,7 @@ dies() {
 		! wait $p || die "the death of a reducer is no error"
 	done
 	ended=$(now_ms)
-	for i in 0 1 2; do
+	for i in 0 1 2 3; do
 		grep -qE "rank $i failed .*: ERR_PEER_[A-Z]+: .*reducer 1 of 2 \(127.0.0.1:[0-9]+ " "$tmp/$i.err" || { cat "$tmp/$i.err"; late=1; }
 	done
 	echo "a reducer that is killed: all ranks ended after $((ended - begun)) ms"

@@ -23,7 +23,7 @@ struct card {
 	int32_t failed;
 	uint64_t takes;				      /* GANTRY_COLLNET_BIT, in the second one */
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE]; /* of a host's rank, in the first one */
-	char why[160];
+	char why[384]; /* gantry_last_error's: a reducer's own reason comes last in it */
 };
 
 int comm_collnet_take(char *transports)

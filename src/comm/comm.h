@@ -171,7 +171,7 @@ struct comm_coll {
 	int collnet;			    /* the transport of that name is asked for */
 	uint64_t takes;			    /* collnet.c: types and operations that the network has */
 	int told;			    /* the same: that it does not have one */
-	char no_network[256];		    /* collnet.c: why there are no reducers though they were asked for; "" */
+	char no_network[400];		    /* collnet.c: why there are no reducers though they were asked for; "" */
 	void *word;			    /* the barrier's, device memory */
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };

@@ -101,12 +101,25 @@ void comm_revoke(struct gantry_comm *comm)
 	end_all(comm);
 }
 
+/* What ended it, and because of whom, for a caller who is told only now. */
+static gantry_result recall_error(struct gantry_comm *comm)
+{
+	char text[COMM_ERROR_TEXT];
+
+	comm_mu_lock(&comm->mu);
+	memcpy(text, comm->error.text, sizeof(text));
+	comm_mu_unlock(&comm->mu);
+	if (*text)
+		gantry_set_last_error(text);
+	return (gantry_result)load_acquire(&comm->error_seen);
+}
+
 gantry_result comm_check(struct gantry_comm *comm)
 {
-	uint32_t seen = load_acquire(&comm->error_seen), device;
+	uint32_t device;
 
-	if (seen)
-		return (gantry_result)seen;
+	if (load_acquire(&comm->error_seen))
+		return recall_error(comm);
 	device = load_acquire(comm->result_host);
 	if (!device)
 		return GANTRY_OK;
@@ -115,7 +128,7 @@ gantry_result comm_check(struct gantry_comm *comm)
 		  : device == GANTRY_ERR_PROTOCOL ? "a kernel received a step, or a list of fragments (UNPACK), that "
 						    "cannot be"
 						  : "a kernel ended early");
-	return (gantry_result)load_acquire(&comm->error_seen);
+	return recall_error(comm);
 }
 
 static void on_proxy_error(void *ctx, gantry_result r, int peer, const char *text)

@@ -507,6 +507,10 @@ static void case_death(void)
 	EQ(v, REMOTE_ERROR);
 	snprintf(wanted_text, sizeof(wanted_text), "rank %d", last);
 	TRUE(strstr(nccl.GetLastError(comm), wanted_text));
+	/* A later call says it again, whatever was wrong in between. */
+	EQ(nccl.CommSplit(comm, 0, 0, NULL, NULL), INVALID_ARGUMENT);
+	EQ(nccl.AllReduce(in, out, LARGE, INT32, SUM, comm, NULL), REMOTE_ERROR);
+	TRUE(strstr(nccl.GetLastError(comm), wanted_text));
 	OK(nccl.CommShrink(comm, &last, 1, &rest, NULL, 1));
 	check_sum(rest, (N - 1) * (N - 2) / 2);
 	OK(nccl.CommDestroy(rest));

@@ -108,8 +108,13 @@ NCCL_FUNCTION(ncclResult_t, RedOpCreatePreMulSum,
 	gantry_result r = GANTRY_ERR_INVALID;
 	int made;
 
-	if (!c || !op || !scalar || (where != ncclScalarDevice && where != ncclScalarHostImmediate))
+	if (!c)
 		return nccl_result(r);
+	if (!op || !scalar)
+		return nccl_result(nccl_missing("ncclRedOpCreatePreMulSum"));
+	if (where != ncclScalarDevice && where != ncclScalarHostImmediate)
+		return nccl_result(gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__,
+					       "ncclRedOpCreatePreMulSum: there is no residence %d", (int)where));
 	nccl_enter(c);
 	r = gantry_op_create_premul(c->comm, TYPE, scalar, where == ncclScalarDevice, &made);
 	nccl_leave(c);
@@ -190,7 +195,7 @@ NCCL_FUNCTION(ncclResult_t, WaitSignal, (int n, ncclWaitSignalDesc_t *signals, n
 	gantry_result r = call.r;
 
 	if (r == GANTRY_OK && (n < 0 || (n && !signals)))
-		r = nccl_group_failed(GANTRY_ERR_INVALID);
+		r = nccl_group_failed(nccl_missing("ncclWaitSignal"));
 	for (int i = 0; i < n && r == GANTRY_OK; i++) {
 		const struct gantry_signal_wait wait = {
 			.count = signals[i].opCnt, .peer = signals[i].peer, .signal = signals[i].sigIdx};
@@ -204,8 +209,10 @@ NCCL_FUNCTION(ncclResult_t, WaitSignal, (int n, ncclWaitSignalDesc_t *signals, n
 
 NCCL_FUNCTION(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void **ptr))
 {
-	if (!nccl_comm_of(comm, "ncclWinGetUserPtr") || !window || !ptr)
+	if (!nccl_comm_of(comm, "ncclWinGetUserPtr"))
 		return nccl_result(GANTRY_ERR_INVALID);
+	if (!window || !ptr)
+		return nccl_result(nccl_missing("ncclWinGetUserPtr"));
 	*ptr = gantry_window_ptr((struct gantry_window *)window);
 	return ncclSuccess;
 }

@@ -347,8 +347,14 @@ NCCL_FUNCTION(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
 	if (!comm)
 		return ncclSuccess;
 	c = nccl_comm_of(comm, "ncclCommRevoke");
-	if (!c || flags != NCCL_REVOKE_DEFAULT || c->ending != NCCL_LIVES || c->revoked)
-		return ncclInvalidArgument;
+	if (!c)
+		return nccl_result(GANTRY_ERR_INVALID);
+	if (flags != NCCL_REVOKE_DEFAULT || c->ending != NCCL_LIVES || c->revoked)
+		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+					       "ncclCommRevoke: flags %d, of a communicator that %s", flags,
+					       c->revoked		 ? "was revoked"
+					       : c->ending != NCCL_LIVES ? "is ending"
+									 : "lives"));
 	nccl_enter(c);
 	r = gantry_comm_revoke(c->comm);
 	c->revoked = r == GANTRY_OK || r == GANTRY_AGAIN;
@@ -369,8 +375,12 @@ NCCL_FUNCTION(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *r
 	char text[COMM_ERROR_TEXT] = "";
 	gantry_result r;
 
-	if (!comm || comm->magic != NCCL_COMM_MAGIC || !result)
-		return ncclInvalidArgument;
+	if (!result)
+		return nccl_result(nccl_missing("ncclCommGetAsyncError"));
+	if (!comm || comm->magic != NCCL_COMM_MAGIC) {
+		nccl_comm_of(comm, "ncclCommGetAsyncError");
+		return nccl_result(GANTRY_ERR_INVALID);
+	}
 	if (!load_acquire(&comm->comm)) {
 		*result = ncclInProgress;
 		return ncclSuccess;
@@ -389,10 +399,13 @@ static ncclResult_t tell(ncclComm_t comm, const char *function, int (*ask)(const
 {
 	struct ncclComm *c = nccl_comm_of(comm, function);
 
-	if (!c || !ret)
+	if (!c)
 		return nccl_result(GANTRY_ERR_INVALID);
+	if (!ret)
+		return nccl_result(nccl_missing(function));
 	if (!c->blocking && gantry_comm_error(c->comm, NULL, NULL, 0) == GANTRY_AGAIN)
-		return ncclInvalidArgument;
+		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+					       "%s: the communicator is still being made", function));
 	*ret = ask(c->comm);
 	return ncclSuccess;
 }
@@ -411,8 +424,10 @@ NCCL_FUNCTION(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device))
 {
 	struct ncclComm *c = nccl_comm_of(comm, "ncclCommCuDevice");
 
-	if (!c || !device)
+	if (!c)
 		return nccl_result(GANTRY_ERR_INVALID);
+	if (!device)
+		return nccl_result(nccl_missing("ncclCommCuDevice"));
 	*device = c->device->index;
 	return ncclSuccess;
 }

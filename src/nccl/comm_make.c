@@ -283,7 +283,7 @@ out:
 NCCL_FUNCTION(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
 {
 	struct gantry_unique_id made_id;
-	gantry_result r = id ? nccl_begin() : GANTRY_ERR_INVALID;
+	gantry_result r = id ? nccl_begin() : nccl_missing("ncclGetUniqueId");
 
 	nccl_env_begun();
 	if (r == GANTRY_OK)
@@ -434,8 +434,10 @@ NCCL_FUNCTION(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id)
 {
 	struct ncclComm *c = nccl_comm_of(comm, "ncclCommGetUniqueId");
 	struct gantry_unique_id grown;
-	gantry_result r = c && id ? GANTRY_OK : GANTRY_ERR_INVALID;
+	gantry_result r = c ? GANTRY_OK : GANTRY_ERR_INVALID;
 
+	if (c && !id)
+		r = nccl_missing("ncclCommGetUniqueId");
 	if (r == GANTRY_OK)
 		r = gantry_comm_grow_id(c->comm, &grown);
 	if (r == GANTRY_OK)

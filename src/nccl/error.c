@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results of Gantry as NCCL's, and what programs print about them. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "nccl/nccl.h"
@@ -61,6 +63,11 @@ ncclResult_t nccl_result(gantry_result r)
 	return nccl_code(r);
 }
 
+gantry_result nccl_missing(const char *function)
+{
+	FAIL_NOW(GANTRY_ERR_INVALID, "%s: an argument is NULL, or was not initialised", function);
+}
+
 NCCL_FUNCTION(const char *, GetErrorString, (ncclResult_t result))
 {
 	static const char *const texts[] = {
@@ -96,7 +103,7 @@ NCCL_FUNCTION(const char *, GetLastError, (ncclComm_t comm))
 NCCL_FUNCTION(ncclResult_t, GetVersion, (int *version))
 {
 	if (!version)
-		return ncclInvalidArgument;
+		return nccl_result(nccl_missing("ncclGetVersion"));
 	if (nccl_begin() != GANTRY_OK)
 		return nccl_result(GANTRY_ERR_CONFIG);
 	*version = (int)gantry_params()->nccl_version;

@@ -282,8 +282,10 @@ NCCL_FUNCTION(ncclResult_t, CommWindowRegister,
 	struct ncclComm *c = nccl_comm_of(comm, "ncclCommWindowRegister");
 
 	(void)flags; /* how collectives may use it, and an order that puts have anyway */
-	if (!c || !window || (size && !buf))
+	if (!c)
 		return nccl_result(GANTRY_ERR_INVALID);
+	if (!window || (size && !buf))
+		return nccl_result(nccl_missing("ncclCommWindowRegister"));
 	return nccl_result(run_window(c, run_register, buf, size, window));
 }
 

@@ -65,6 +65,8 @@ struct ncclComm {
 
 /* NCCL's code; of an error the text is kept for ncclGetLastError. */
 ncclResult_t nccl_result(gantry_result r);
+/* An argument is NULL, or a struct that was not initialised: ERR_INVALID, with a text that names the function. */
+gantry_result nccl_missing(const char *function);
 /* Without keeping anything. */
 ncclResult_t nccl_code(gantry_result r);
 void nccl_keep_error(const char *text);

@@ -106,7 +106,7 @@ static gantry_result number_of(ncclParamHandle_t handle, int64_t least, uint64_t
 NCCL_FUNCTION(ncclResult_t, ParamBind, (ncclParamHandle_t * handle, const char *key))
 {
 	size_t i;
-	gantry_result r = handle ? find_key(key, &i) : GANTRY_ERR_INVALID;
+	gantry_result r = handle ? find_key(key, &i) : nccl_missing("ncclParamBind");
 
 	if (r == GANTRY_OK)
 		*handle = (ncclParamHandle_t)(uintptr_t)(i + 1);
@@ -117,7 +117,8 @@ NCCL_FUNCTION(ncclResult_t, ParamBind, (ncclParamHandle_t * handle, const char *
 	NCCL_FUNCTION(ncclResult_t, ParamGet##suffix, (ncclParamHandle_t handle, type * value))                        \
 	{                                                                                                              \
 		int64_t number;                                                                                        \
-		gantry_result r = value ? number_of(handle, least, most, &number) : GANTRY_ERR_INVALID;                \
+		gantry_result r =                                                                                      \
+			value ? number_of(handle, least, most, &number) : nccl_missing("ncclParamGet" #suffix);        \
                                                                                                                        \
 		if (r == GANTRY_OK)                                                                                    \
 			*value = (type)number;                                                                         \
@@ -135,7 +136,7 @@ GETTER(U64, uint64_t, 0, UINT64_MAX)
 NCCL_FUNCTION(ncclResult_t, ParamGetStr, (ncclParamHandle_t handle, const char **value))
 {
 	char *text = gantry_thread_text(GANTRY_TEXT_NCCL_PARAM);
-	gantry_result r = value ? text_of(handle, text) : GANTRY_ERR_INVALID;
+	gantry_result r = value ? text_of(handle, text) : nccl_missing("ncclParamGetStr");
 
 	if (r == GANTRY_OK)
 		*value = text;
@@ -148,7 +149,7 @@ NCCL_FUNCTION(ncclResult_t, ParamGet, (ncclParamHandle_t handle, void *value, in
 	char text[VALUE_TEXT];
 	int64_t number;
 	const void *from = text;
-	gantry_result r = value && len ? text_of(handle, text) : GANTRY_ERR_INVALID;
+	gantry_result r = value && len ? text_of(handle, text) : nccl_missing("ncclParamGet");
 
 	if (r != GANTRY_OK)
 		return nccl_result(r);
@@ -158,7 +159,8 @@ NCCL_FUNCTION(ncclResult_t, ParamGet, (ncclParamHandle_t handle, void *value, in
 		*len = (int)sizeof(number);
 	}
 	if (*len > room)
-		return nccl_result(GANTRY_ERR_INVALID);
+		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+					       "ncclParamGet: room for %d of %d bytes", room, *len));
 	memcpy(value, from, (size_t)*len);
 	return ncclSuccess;
 }
@@ -167,7 +169,7 @@ NCCL_FUNCTION(ncclResult_t, ParamGetParameter, (const char *key, const char **va
 {
 	char *text = gantry_thread_text(GANTRY_TEXT_NCCL_KEY);
 	size_t i;
-	gantry_result r = value && len ? find_key(key, &i) : GANTRY_ERR_INVALID;
+	gantry_result r = value && len ? find_key(key, &i) : nccl_missing("ncclParamGetParameter");
 
 	if (r != GANTRY_OK) {
 		if (value && len) {
@@ -190,7 +192,7 @@ NCCL_FUNCTION(ncclResult_t, ParamGetAllParameterKeys, (const char ***keys, int *
 	const char **made, **none = NULL;
 
 	if (!keys || !count)
-		return nccl_result(GANTRY_ERR_INVALID);
+		return nccl_result(nccl_missing("ncclParamGetAllParameterKeys"));
 	if (!load_acquire(&table)) {
 		made = calloc(n, sizeof(*made));
 		if (!made)

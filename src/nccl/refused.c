@@ -82,11 +82,13 @@ NCCL_FUNCTION(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommPrope
 	ncclCommProperties_t own = {.nLsaTeams = 0};
 	size_t size;
 
-	if (!c || !properties || properties->magic != NCCL_API_MAGIC)
+	if (!c)
 		return nccl_result(GANTRY_ERR_INVALID);
+	if (!properties || properties->magic != NCCL_API_MAGIC)
+		return nccl_result(nccl_missing("ncclCommQueryProperties"));
 	size = properties->size < sizeof(own) ? properties->size : sizeof(own);
 	if (size < offsetof(ncclCommProperties_t, rank))
-		return nccl_result(GANTRY_ERR_INVALID);
+		return nccl_result(nccl_missing("ncclCommQueryProperties"));
 	own.size = properties->size;
 	own.magic = properties->magic;
 	own.version = properties->version;

@@ -555,6 +555,14 @@ static void case_window(void)
 
 /* ---- wrong calls ---- */
 
+/* The call is refused, and the text is about this call. There is one text for the process. */
+#define WRONG(call, function)                                                                                          \
+	do {                                                                                                           \
+		EQ(call, INVALID_ARGUMENT);                                                                            \
+		if (!world.threads)                                                                                    \
+			TRUE(strstr(nccl.GetLastError(NULL), function));                                               \
+	} while (0)
+
 static void case_wrong(void)
 {
 	struct config config = CONFIG_INIT;
@@ -564,9 +572,9 @@ static void case_wrong(void)
 	void *window = &window;
 	int v = 3, out = -7;
 
-	EQ(nccl.GetVersion(NULL), INVALID_ARGUMENT);
-	EQ(nccl.GetUniqueId(NULL), INVALID_ARGUMENT);
-	EQ(nccl.CommInitRank(NULL, 1, id, 0), INVALID_ARGUMENT);
+	WRONG(nccl.GetVersion(NULL), "ncclGetVersion");
+	WRONG(nccl.GetUniqueId(NULL), "ncclGetUniqueId");
+	WRONG(nccl.CommInitRank(NULL, 1, id, 0), "ncclCommInitRank");
 	EQ(nccl.CommInitRank(&comm, 0, id, 0), INVALID_ARGUMENT);
 	EQ(nccl.CommInitRank(&comm, 2, id, 2), INVALID_ARGUMENT);
 	EQ(nccl.CommInitRank(&comm, 2, id, -1), INVALID_ARGUMENT);
@@ -584,14 +592,17 @@ static void case_wrong(void)
 	if (!world.threads) /* there is one text for the process */
 		TRUE(strstr(nccl.GetLastError(NULL), "minCTAs"));
 	EQ(comm == NULL, 1);
-	EQ(nccl.CommCount(NULL, &v), INVALID_ARGUMENT);
-	EQ(nccl.CommGetAsyncError(NULL, &v), INVALID_ARGUMENT);
-	EQ(nccl.Send(&v, 1, INT32, 0, NULL, NULL), INVALID_ARGUMENT);
+	WRONG(nccl.CommCount(NULL, &v), "ncclCommCount");
+	WRONG(nccl.CommGetAsyncError(NULL, &v), "ncclCommGetAsyncError");
+	WRONG(nccl.Send(&v, 1, INT32, 0, NULL, NULL), "ncclSend");
 	EQ(nccl.GroupEnd(), INVALID_USAGE);
 
 	comm = world_comm();
-	EQ(nccl.CommCount(comm, NULL), INVALID_ARGUMENT);
-	EQ(nccl.CommGetAsyncError(comm, NULL), INVALID_ARGUMENT);
+	WRONG(nccl.CommCount(comm, NULL), "ncclCommCount");
+	WRONG(nccl.CommGetAsyncError(comm, NULL), "ncclCommGetAsyncError");
+	WRONG(nccl.CommCuDevice(comm, NULL), "ncclCommCuDevice");
+	WRONG(nccl.RedOpCreatePreMulSum(NULL, &v, INT32, 1, comm), "ncclRedOpCreatePreMulSum");
+	WRONG(nccl.RedOpCreatePreMulSum(&out, &v, INT32, 2, comm), "residence 2");
 	EQ(nccl.Send(&v, 1, 12, 0, comm, NULL), INVALID_ARGUMENT);
 	EQ(nccl.Send(&v, 1, -1, 0, comm, NULL), INVALID_ARGUMENT);
 	EQ(nccl.Send(&v, 1, INT32, N, comm, NULL), INVALID_ARGUMENT);

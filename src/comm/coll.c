@@ -505,7 +505,7 @@ static gantry_result check_call(struct comm_call *call, const char *what)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
 	TRY_NOW(comm_ready(call->comm, what));
 	if (!elem)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, call->type);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the type is none of 0 to %d", what, GANTRY_TYPE_COUNT - 1);
 	if (call->peer < 0 || call->peer >= call->comm->nranks)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: root %d of %s", what, call->peer,
 			 COUNT_TEXT(call->comm->nranks, "rank"));
@@ -529,14 +529,16 @@ static gantry_result plan_call(struct comm_call *call)
 	return make_plans(comm, call->plan, call->choice.channels);
 }
 
-/* op: -1 if nothing is reduced. */
+/* op: NOT_REDUCED for the kinds that do not reduce, which do not look at it. */
+enum { NOT_REDUCED = -1 };
 static gantry_result collective(struct comm_call call, const char *what, int op)
 {
 	gantry_result r = GANTRY_OK;
+	enum coll_kind kind = (enum coll_kind)(call.coll - 1);
 
 	TRY(check_call(&call, what));
 	TRY(check_buffers(&call, what));
-	if (op >= 0 || op < -1)
+	if (kind != COLL_BROADCAST && kind != COLL_ALL_GATHER)
 		TRY(take_op(&call, what, op));
 	if (!call.count) /* the same on all ranks: nobody waits for anybody */
 		return comm_check(call.comm);
@@ -574,13 +576,15 @@ gantry_result gantry_reduce(const void *in, void *out, size_t count, enum gantry
 gantry_result gantry_broadcast(const void *in, void *out, size_t count, enum gantry_type type, int root,
 			       struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_BROADCAST, in, out, count, type, root, comm, stream), "gantry_broadcast", -1);
+	return collective(call_of(COLL_BROADCAST, in, out, count, type, root, comm, stream), "gantry_broadcast",
+			  NOT_REDUCED);
 }
 
 gantry_result gantry_all_gather(const void *in, void *out, size_t count, enum gantry_type type,
 				struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_ALL_GATHER, in, out, count, type, 0, comm, stream), "gantry_all_gather", -1);
+	return collective(call_of(COLL_ALL_GATHER, in, out, count, type, 0, comm, stream), "gantry_all_gather",
+			  NOT_REDUCED);
 }
 
 gantry_result gantry_reduce_scatter(const void *in, void *out, size_t count, enum gantry_type type, int op,

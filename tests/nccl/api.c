@@ -603,6 +603,12 @@ static void case_wrong(void)
 	WRONG(nccl.CommCuDevice(comm, NULL), "ncclCommCuDevice");
 	WRONG(nccl.RedOpCreatePreMulSum(NULL, &v, INT32, 1, comm), "ncclRedOpCreatePreMulSum");
 	WRONG(nccl.RedOpCreatePreMulSum(&out, &v, INT32, 2, comm), "residence 2");
+	WRONG(nccl.AllReduce(&v, &out, 1, 99, SUM, comm, NULL), "type");
+	for (int op = -2; op < SUM; op++) {
+		WRONG(nccl.AllReduce(&v, &out, 1, INT32, op, comm, NULL), "no reduction -");
+		WRONG(nccl.Reduce(&v, &out, 1, INT32, op, 0, comm, NULL), "no reduction -");
+		WRONG(nccl.ReduceScatter(&v, &out, 1, INT32, op, comm, NULL), "no reduction -");
+	}
 	EQ(nccl.Send(&v, 1, 12, 0, comm, NULL), INVALID_ARGUMENT);
 	EQ(nccl.Send(&v, 1, -1, 0, comm, NULL), INVALID_ARGUMENT);
 	EQ(nccl.Send(&v, 1, INT32, N, comm, NULL), INVALID_ARGUMENT);

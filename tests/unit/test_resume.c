@@ -123,6 +123,67 @@ static void run_unread(bool waits)
 TEST_CALL(goes_again_from_its_buffer, run_unread(false))
 TEST_CALL(goes_again_from_its_copy, run_unread(true))
 
+/* Bytes of messages that came before their receives, of all links. */
+static uint64_t unexpected_bytes(void)
+{
+	uint64_t n = 0;
+
+	inet_loop_lock();
+	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
+		link_mu_lock(&l->mu);
+		n += l->rx.unexpected_bytes;
+		link_mu_unlock(&l->mu);
+	}
+	inet_loop_unlock();
+	return n;
+}
+
+/* One look; a request that is done is NULL from then on. */
+static bool is_out(void **request)
+{
+	int done = 0;
+
+	if (*request)
+		CHECK_OK(ops->test(net, *request, &done, NULL));
+	if (done)
+		*request = NULL;
+	return !*request;
+}
+
+/* What the sender was told of a receive is lost, and a small message that left after the large one for that receive has come. */
+TEST(told_again_of_an_overtaken_receive)
+{
+	uint8_t *out = malloc(MIB), *in = malloc(MIB), small = 7, got = 0, other = 0;
+	void *ctx, *send, *overtaking, *recv, *waiting[2];
+	struct way w = open_way("auto", &ctx);
+
+	CHECK(out && in);
+	pattern_fill(out, MIB, 3);
+	send = post_send(w.send, out, MIB, 0);
+	CHECK(!is_out(&send)); /* asks for its receive */
+	overtaking = post_send(w.send, &small, 1, 0);
+	waiting[0] = post_recv(w.recv, &other, 1, 1);
+	WAIT_WHILE (!unexpected_bytes()) {
+		is_out(&overtaking);
+		CHECK(!is_out(&waiting[0]));
+	}
+	recv = post_recv(w.recv, in, MIB, 0);
+	wait_done(post_recv(w.recv, &got, 1, 0));
+	CHECK_EQ(got, 7);
+	waiting[1] = post_recv(w.recv, &other, 1, 1); /* receives of the tag in use are told of with every counter */
+	cut_at(1, 0);				      /* before the sender has looked */
+	for (int i = 0; i < 2; i++)
+		wait_two(waiting[i], post_send(w.send, &small, 1, 1), NULL);
+	CHECK_EQ(other, 7);
+	WAIT_WHILE (!(is_out(&send) & is_out(&recv) & is_out(&overtaking)))
+		;
+	CHECK_PATTERN(in, MIB, 3);
+	close_way(w);
+	free(out);
+	free(in);
+	CHECK_OK(ops->finalize(net, ctx));
+}
+
 void tests_begin(void)
 {
 	tests_apart(1);

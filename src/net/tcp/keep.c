@@ -403,10 +403,23 @@ static void reset_tx(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	tx->backoff = (struct sock_backoff){0};
 }
 
-/* Of which receives the peer has heard is not known: surely of those whose messages have come. */
-static void rewind_credit(struct tcp_tag *t)
+/* Of which receives the peer has heard is not known: surely of those before the first that is still posted. What has arrived
+ * does not tell, since an eager message overtakes a bulk one that waits for its receive. */
+static void rewind_credits(struct tcp_link *l) REQUIRES(link_mu)
 {
-	t->credit = (int32_t)(t->posted - t->arrived) > 0 ? t->arrived : t->posted;
+	struct tcp_tags *tags = &l->rx.tags;
+
+	for (int i = 0; i < tags->count; i++)
+		tags->items[i].credit = tags->items[i].posted;
+	gantry_list_each_entry (recv, &l->rx.posted, struct tcp_recv, head.node) {
+		for (int i = 0; i < recv->n; i++) {
+			struct tcp_tag *t = tcp_tag_find(tags, recv->buffers[i].tag);
+
+			if ((int32_t)(recv->buffers[i].index - t->credit) < 0)
+				t->credit = recv->buffers[i].index;
+			t->due = true;
+		}
+	}
 }
 
 /* What was said on the old control lane, and may not have been heard. */
@@ -422,8 +435,7 @@ static void say_again(struct tcp_link *l, uint64_t received) REQUIRES(control_mu
 		tcp_request_done(&o->newest->head);
 	o->newest = NULL;
 	o->bytes = o->count = 0;
-	for (int i = 0; i < l->rx.tags.count; i++)
-		rewind_credit(&l->rx.tags.items[i]);
+	rewind_credits(l);
 	l->rx.ack_now = true;
 	l->tx.tell_close |= l->tx.closed;
 	l->rx.tell_close |= l->rx.closed;

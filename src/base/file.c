@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -23,9 +25,35 @@ static int open_aside(const char *path)
 	return fd;
 }
 
+/* Not a file that can be put in the place of another: root would take /dev/null away from everybody. The standard streams
+ * are links, to a file too; no other link to a file is followed, which may be somebody else's trap. */
+static bool is_no_file(const char *path)
+{
+	struct stat st;
+
+	return strncmp(path, "/dev/std", 8) == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
+	       (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+}
+
+/* Devices and pipes are written to, others refused. A pipe that nobody reads is an error, not a wait. */
+static int open_in_place(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, &st) == 0 && !S_ISBLK(st.st_mode) && fcntl(fd, F_SETFL, O_APPEND) == 0)
+		return fd;
+	close(fd);
+	errno = EINVAL;
+	return -1;
+}
+
 int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx)
 {
 	char aside[PATH_MAX];
+	const bool in_place = is_no_file(path);
 	FILE *f = NULL;
 	int fd = -1, bad, why = 0;
 
@@ -33,14 +61,14 @@ int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ct
 		LOG_WARN(BASE, "%s is not written: the name is too long: %.64s...", meant, path);
 		return 0;
 	}
-	fd = open_aside(aside);
+	fd = in_place ? open_in_place(path) : open_aside(aside);
 	f = fd < 0 ? NULL : fdopen(fd, "w");
 	if (!f) {
-		LOG_WARN(BASE, "%s is not written: %s: %s", meant, aside, strerror(errno));
-		if (fd >= 0) {
+		LOG_WARN(BASE, "%s is not written: %s: %s", meant, in_place ? path : aside, strerror(errno));
+		if (fd >= 0)
 			close(fd);
+		if (fd >= 0 && !in_place)
 			unlink(aside);
-		}
 		return 0;
 	}
 	fill(ctx, f);
@@ -51,14 +79,15 @@ int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ct
 		bad = 1;
 		why = errno;
 	}
-	if (!bad && rename(aside, path)) {
+	if (!bad && !in_place && rename(aside, path)) {
 		bad = 1;
 		why = errno;
 	}
 	if (bad) {
 		/* A write in the middle may have failed and the last one not: then its errno is gone. */
 		LOG_WARN(BASE, "%s is not written: %s: %s", meant, path, why ? strerror(why) : "a write failed");
-		unlink(aside);
+		if (!in_place)
+			unlink(aside);
 	}
 	return !bad;
 }

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0.
- */
+/* Puts a file in place whole or not at all; a device or a pipe is written to as it is. What goes wrong is a WARN line that
+ * says what it was `meant` for; then 0. */
 int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx);
 
 /* The number that a file of /proc or /sys begins with. 0: there is no such file, or no number in it (the speed of a link

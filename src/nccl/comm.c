@@ -168,14 +168,27 @@ static gantry_result run_end(struct nccl_job *job)
 	return end_comm(job->c, job->destroy ? NCCL_ENDS : NCCL_FINALIZES);
 }
 
+/* The ends of a group run at the same time, so a communicator has one of them there: the last that was asked for. */
 static gantry_result end_job(struct ncclComm *c, bool destroy)
 {
-	struct nccl_job *job = calloc(1, sizeof(*job));
+	struct nccl_job *job = nccl_group_ending(c);
 
+	if (job && (job->destroy || job->aborted || !destroy))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the group already %s the communicator",
+			 destroy ? "ncclCommDestroy" : "ncclCommFinalize",
+			 job->aborted	? "aborts"
+			 : job->destroy ? "destroys"
+					: "finalizes");
+	if (job) {
+		job->destroy = true;
+		return GANTRY_OK;
+	}
+	job = calloc(1, sizeof(*job));
 	if (!job)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to end a communicator");
 	job->run = run_end;
 	job->c = c;
+	job->ends = true;
 	job->destroy = destroy;
 	return nccl_group_run(job);
 }
@@ -318,6 +331,9 @@ static gantry_result abort_comm(ncclComm_t comm)
 	c = nccl_comm_of(comm, "ncclCommAbort");
 	if (!c)
 		return GANTRY_ERR_INVALID;
+	job = nccl_group_ending(c);
+	if (job && job->aborted)
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommAbort: the group already aborts the communicator");
 	gantry_comm_abort(c->comm);
 	nccl_comms_mu_lock(&comms_mu);
 	gantry_list_remove(&c->node);
@@ -326,11 +342,17 @@ static gantry_result abort_comm(ncclComm_t comm)
 	nccl_comms_mu_unlock(&comms_mu);
 	if (others)
 		nccl_jobs_run(others);
+	if (job) { /* in place of another end that the group has for it */
+		job->run = run_reclaim;
+		job->aborted = true;
+		return GANTRY_OK;
+	}
 	job = calloc(1, sizeof(*job));
 	if (!job)
 		return GANTRY_OK; /* its memory is lost, and it is aborted: what was asked for */
 	job->run = run_reclaim;
 	job->c = c;
+	job->ends = job->aborted = true;
 	return nccl_group_run(job);
 }
 

@@ -129,6 +129,15 @@ gantry_result nccl_group_failed(gantry_result r)
 	return r;
 }
 
+struct nccl_job *nccl_group_ending(const struct ncclComm *c)
+{
+	struct nccl_job *job = group.ends.first;
+
+	while (job && (job->c != c || !job->ends))
+		job = job->next;
+	return job;
+}
+
 void nccl_group_uses(struct ncclComm *c)
 {
 	group.transfers = true;

@@ -133,7 +133,7 @@ struct nccl_job {
 	int nranks, rank;		 /* grow */
 	struct gantry_unique_id id, *by; /* grow: by is the id, or NULL */
 	/* Of those that end one. */
-	bool destroy;
+	bool ends, destroy, aborted; /* of the last two none: it finalizes */
 	/* Of windows. */
 	void *buf; /* or the window that ends */
 	size_t size;
@@ -149,6 +149,8 @@ gantry_result nccl_group_begin(void);
 gantry_result nccl_group_finish(void);
 /* A call within a group failed before gantry/comm.h knew of it. Returns r. */
 gantry_result nccl_group_failed(gantry_result r);
+/* What the thread's open group has to end it with; NULL: nothing. */
+struct nccl_job *nccl_group_ending(const struct ncclComm *c);
 /* The group has transfers of it. */
 void nccl_group_uses(struct ncclComm *c);
 /* What was enqueued is forgotten. */

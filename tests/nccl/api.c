@@ -368,6 +368,28 @@ static void case_shrink(void)
 	OK(nccl.CommAbort(comm));
 }
 
+/* Two ends of one communicator in a group: the stronger one is done, once. */
+static void case_ends(void)
+{
+	comm_t comm = world_comm();
+
+	OK(nccl.GroupStart());
+	OK(nccl.CommFinalize(comm));
+	OK(nccl.CommDestroy(comm));
+	OK(nccl.GroupEnd());
+
+	comm = world_comm();
+	meet();
+	OK(nccl.GroupStart());
+	OK(nccl.CommDestroy(comm));
+	EQ(nccl.CommDestroy(comm), INVALID_ARGUMENT);
+	EQ(nccl.CommFinalize(comm), INVALID_ARGUMENT);
+	OK(nccl.CommAbort(comm));
+	EQ(nccl.CommAbort(comm), INVALID_ARGUMENT);
+	EQ(nccl.CommDestroy(comm), INVALID_ARGUMENT);
+	EQ(nccl.GroupEnd(), INVALID_ARGUMENT);
+}
+
 static void case_revoke(void)
 {
 	comm_t comm = world_comm(), again = NULL;
@@ -759,6 +781,7 @@ static const struct {
 	{"init_all", case_init_all},
 	{"split", case_split},
 	{"shrink", case_shrink},
+	{"ends", case_ends},
 	{"revoke", case_revoke},
 	{"grow", case_grow},
 	{"nonblocking", case_nonblocking},

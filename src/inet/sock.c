@@ -157,6 +157,9 @@ static gantry_result cannot_listen(const struct gantry_addr *addr, const struct 
 			 "listen on %s: %s; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one "
 			 "(GANTRY_PORT_RANGE)",
 			 gantry_addr_text(at, text), strerror(e));
+	if (e == EADDRNOTAVAIL) /* which means something else when connecting */
+		FAIL_NOW(GANTRY_ERR_CONFIG, "listen on %s: %s: this machine has no such address",
+			 gantry_addr_text(at, text), strerror(e));
 	FAIL_NOW(r, "listen on %s: %s (%s)", gantry_addr_text(at, text), strerror(e), sock_errno_hint(e));
 }
 

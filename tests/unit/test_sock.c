@@ -63,6 +63,17 @@ static int listens_again(void)
 	return 1;
 }
 
+/* ERR_CONFIG, and no advice about ports: an address of the documentation's (RFC 5737) is nobody's. */
+TEST(check_listen_elsewhere)
+{
+	struct gantry_addr a, bound;
+	int fd = -1;
+
+	CHECK_OK(gantry_addr_parse("192.0.2.1", &a));
+	CHECK_ERROR(sock_listen(&a, 0, 0, &fd, &bound), GANTRY_ERR_CONFIG, "this machine has no such address");
+	CHECK_EQ(fd, -1);
+}
+
 TEST(check_listen)
 {
 	struct gantry_addr a = loopback(), bound[3], again;

@@ -204,11 +204,10 @@ static gantry_result take_ask(struct reducer_server *s, const struct reducer_ask
 		snprintf(why, len, "all ranks of this job are here already");
 		r = GANTRY_ERR_REFUSED;
 	} else if (j->ranks != ask->ranks || j->reducer != ask->reducer || j->reducers != ask->reducers) {
-		snprintf(
-			why, len,
-			"rank %u counts this as reducer %u of %u, other ranks as %u of %u: GANTRY_REDUCERS must be the "
-			"same on all",
-			ask->rank, ask->reducer, ask->reducers, j->reducer, j->reducers);
+		snprintf(why, len,
+			 "rank %u counts this as reducer %u of %u, it was asked as %u of %u before: GANTRY_REDUCERS "
+			 "must be the same on all ranks, and name a reducer once",
+			 ask->rank, ask->reducer, ask->reducers, j->reducer, j->reducers);
 		r = GANTRY_ERR_SETTING;
 	}
 	/* It may ask again, when the answer was lost. */

@@ -29,8 +29,8 @@
 extern struct inet_service hub_service;
 /* A hub with the id's number and key, at `addr`. */
 gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr, struct gantry_addr *ret_bound);
-/* 1: the communicator's hub is here; whom it waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; left
- * as it is if for nobody. */
+/* 1: the communicator's hub is here; whom it waits for: "ranks 1, 3-5", and who came and was refused; left as it is if
+ * for nobody. */
 int hub_awaits(uint64_t comm_id, char *buf, size_t len) REQUIRES(loop_mu);
 /* Nobody will come: it ends, unless somebody has. */
 void hub_drop(uint64_t comm_id) REQUIRES(loop_mu);

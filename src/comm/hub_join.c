@@ -24,7 +24,7 @@ static bool is_absent(const struct hub_rank *rank)
 	return rank->state == HUB_ABSENT;
 }
 
-/* Whom an open hub waits for: "ranks 1, 3-5", and what to make of connections that proved nothing. */
+/* Whom an open hub waits for: "ranks 1, 3-5", and what to make of connections that proved nothing or did not fit. */
 static void absent_text(const struct hub *hub, char *buf, size_t len)
 {
 	char absent[256];
@@ -32,6 +32,8 @@ static void absent_text(const struct hub *hub, char *buf, size_t len)
 
 	hub_list_ranks(hub, is_absent, absent, sizeof(absent));
 	n = snprintf(buf, len, "rank%s %s", hub->nranks - hub->nhere == 1 ? "" : "s", absent);
+	if (hub->unfit[0] && n >= 0 && (size_t)n < len)
+		n += snprintf(buf + n, len - (size_t)n, "; %s", hub->unfit);
 	if (hub->refused && n >= 0 && (size_t)n < len)
 		snprintf(buf + n, len - (size_t)n, "; %u connection%s knew the id but failed to prove the %s",
 			 hub->refused, hub->refused == 1 ? "" : "s",
@@ -65,7 +67,7 @@ void hub_join_fail(struct hub *hub, gantry_result why, const char *fmt, ...)
 
 static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 {
-	char absent[400], seconds[16];
+	char absent[512], seconds[16];
 
 	if (hub->state == HUB_FAILED || !hub->ranks) {
 		if (hub->state == HUB_OPEN)
@@ -305,10 +307,17 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 /* The hub's own ranks will want to know. */
 static void on_lost(struct inet_conn *c) REQUIRES(loop_mu)
 {
-	struct hub *hub = c->tag && !c->shake.proved && c->shake.error != GANTRY_ERR_VERSION ? hub_find(c->tag) : NULL;
+	struct hub *hub = c->tag && c->shake.error != GANTRY_ERR_VERSION ? hub_find(c->tag) : NULL;
+	char addr[GANTRY_ADDR_TEXT];
 
 	if (!hub)
 		return;
+	if (c->shake.proved) { /* encryption that only one side has, or TLS that fails */
+		if (c->shake.error == GANTRY_ERR_AUTH || c->shake.error == GANTRY_ERR_UNSUPPORTED)
+			snprintf(hub->unfit, sizeof(hub->unfit), "%s (%s) was refused: %.120s",
+				 gantry_addr_text(&c->addr, addr), c->shake.peer, c->shake.text);
+		return;
+	}
 	hub->refused++;
 	hub->secrets |= c->shake.peer_auth == INET_AUTH_SECRET;
 }

@@ -63,6 +63,7 @@ struct hub {
 	uint64_t until;	  /* OPEN: when waiting ends. FAILED: when this ends */
 	uint32_t refused; /* connections that named this hub and proved nothing: for the text of a failure, no more */
 	int secrets;	  /* this side has a secret, or one of those said that it has */
+	char unfit[256];  /* the last rank that proved itself and did not fit, and why; empty: none */
 	gantry_result error;
 	char text[CTL_TEXT_MAX];
 	struct hub_gather gather;

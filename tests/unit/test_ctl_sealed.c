@@ -152,7 +152,7 @@ TEST(shows_nothing)
 	run_shown("require", 0);
 }
 
-/* Whoever requires it talks to nobody else, on either side. */
+/* Whoever requires it talks to nobody else, on either side; those who wait for that rank hear why it is missing. */
 static void run_unwilling(const char *hubs, const char *ranks, const char *text)
 {
 	struct gantry_unique_id id;
@@ -160,12 +160,19 @@ static void run_unwilling(const char *hubs, const char *ranks, const char *text)
 
 	CASE("hub %s, rank %s", hubs, ranks);
 	encrypt(hubs);
+	set_params("GANTRY_CONNECT_TIMEOUT", "3s");
 	CHECK_OK(gantry_ctl_create_id(&id));
+	s = ranks_make(2, &id, NULL);
 	encrypt(ranks);
-	s = ranks_make(1, &id, NULL);
-	join_as(s);
-	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
-	CHECK_HAS(s->text, text);
+	join_as(&s[1]);
+	CHECK_EQ(s[1].joined, GANTRY_ERR_AUTH);
+	CHECK_HAS(s[1].text, text);
+	encrypt(hubs);
+	join_as(&s[0]);
+	CHECK_EQ(s[0].joined, GANTRY_ERR_TIMEOUT);
+	CHECK_HAS(s[0].text, "missing: rank 1; ");
+	CHECK_HAS(s[0].text, text);
+	set_params("GANTRY_CONNECT_TIMEOUT", NULL);
 	free(s);
 }
 

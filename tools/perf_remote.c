@@ -242,11 +242,32 @@ static void say_listening(void *ctx)
 	fprintf(stderr, "\n");
 }
 
-/* The hub says whom it waits for, which is clear here, and whether somebody came without the secret. */
+/* What the control plane says of encryption that only one side has: "GANTRY_ENCRYPT=require on the hub's side, ...". */
+static const char *find_encryption(const char *said)
+{
+	return strstr(said, "GANTRY_ENCRYPT=require on the ");
+}
+
+/* In the words of this tool, where the hub is the listener. */
+static const char *encryption_text(const char *said)
+{
+	return strstr(said, "GANTRY_ENCRYPT=require on the hub") ? "GANTRY_ENCRYPT=require on the listener, but the "
+								   "client does not encrypt: set the same on both "
+								   "sides"
+								 : "GANTRY_ENCRYPT=require on the client, but the "
+								   "listener does not encrypt: set the same on both "
+								   "sides";
+}
+
+/* The hub says whom it waits for, which is clear here, and whether somebody came without the secret or encryption. */
 static int say_refused(void *ctx, const char *awaits)
 {
 	const struct listening *l = ctx;
 
+	if (l->rm->opts->listen && find_encryption(awaits)) {
+		fprintf(stderr, "%s: a client came and was refused: %s\n", l->rm->program, encryption_text(awaits));
+		return 1;
+	}
 	if (!l->rm->opts->listen || !strstr(awaits, "GANTRY_SECRET"))
 		return 0;
 	fprintf(stderr, "%s: a client came with another GANTRY_SECRET, or with none: set the same on both sides\n",
@@ -267,6 +288,10 @@ static void explain_listener(const struct listening *l, gantry_result r, char *t
 			 l->port);
 	else if (!l->rm->served)
 		snprintf(text, len, "cannot listen on port %d: %s", l->port, said);
+	else if (r == GANTRY_ERR_TIMEOUT && find_encryption(said))
+		snprintf(text, len,
+			 "no client that fits came within %.3g s (GANTRY_CONNECT_TIMEOUT), but one that did not: %s",
+			 limit, encryption_text(said));
 	else if (r == GANTRY_ERR_TIMEOUT && strstr(said, "GANTRY_SECRET differ"))
 		snprintf(text, len,
 			 "no client with this GANTRY_SECRET came within %.3g s (GANTRY_CONNECT_TIMEOUT), but one with "
@@ -294,7 +319,9 @@ static void explain_client(const struct listening *l, gantry_result r, const cha
 		snprintf(text, len,
 			 "no listener at %s within %.3g s (GANTRY_CONNECT_TIMEOUT): %s; run %s --listen%s there", where,
 			 limit, cause ? cause + strlen(" tries: ") : said, program, port);
-	else if (r == GANTRY_ERR_AUTH)
+	else if (r == GANTRY_ERR_AUTH && find_encryption(said))
+		snprintf(text, len, "%s: %s", where, encryption_text(said));
+	else if (r == GANTRY_ERR_AUTH && strstr(said, "GANTRY_SECRET"))
 		snprintf(text, len, "%s has another GANTRY_SECRET, or only one side has one: set the same on both",
 			 where);
 	else if (r == GANTRY_ERR_USAGE)

@@ -41,7 +41,7 @@ client() {
 	ip netns exec "$b" timeout 280 "$gantry" perf "$@" >"$tmp/$name.out" 2>"$tmp/$name.err"
 }
 # one_error NAME: a line about what it waits for, and a single one about the failure.
-one_error() { [ "$(grep -vcE 'waiting for a client|connecting to|a client came with' "$tmp/$1.err")" = 1 ] || die "$1: not one line"; }
+one_error() { [ "$(grep -vcE 'waiting for a client|connecting to|a client came (with|and was refused)' "$tmp/$1.err")" = 1 ] || die "$1: not one line"; }
 
 # pair ROWS OPERATION LISTENER-ARGUMENTS CLIENT-ARGUMENTS: equal rows on both sides, as tables and as JSON, nothing wrong.
 pair() {
@@ -123,6 +123,32 @@ another_secret() {
 }
 another_secret 2 || another_secret 8 || another_secret 25 || die "another secret is not told"
 echo "ok: another secret"
+
+# Encryption on one side only: the same, and nobody is sent to look at the secret, which fits.
+# half_encrypted SECONDS LISTENER'S CLIENT'S TEXT
+half_encrypted() {
+	export GANTRY_CONNECT_TIMEOUT=$1s GANTRY_SECRET=${GANTRY_SECRET:-beta}
+	GANTRY_ENCRYPT=$2 listen l net
+	unset GANTRY_CONNECT_TIMEOUT
+	GANTRY_ENCRYPT=$3 client c net 10.79.0.1
+	[ $? = 1 ] || die "encryption on one side should be exit status 1"
+	wait $pid
+	[ $? = 1 ] || die "the listener should give up with 1"
+	one_error c
+	one_error l
+	! grep -q "another GANTRY_SECRET" "$tmp/c.err" "$tmp/l.err" && grep -qF "10.79.0.1:18520: $4" "$tmp/c.err" &&
+		grep -qF "a client came and was refused: $4" "$tmp/l.err" &&
+		grep -qF "no client that fits came within $1 s (GANTRY_CONNECT_TIMEOUT), but one that did not: $4" "$tmp/l.err"
+}
+if "$gantry" doctor | grep -q 'ok *encryption'; then
+	for case in "require off listener client" "off require client listener"; do
+		read -r l c with without <<<"$case"
+		text="GANTRY_ENCRYPT=require on the $with, but the $without does not encrypt: set the same on both sides"
+		(half_encrypted 2 $l $c "$text" || half_encrypted 8 $l $c "$text" || half_encrypted 25 $l $c "$text") ||
+			die "encryption on one side is not told"
+	done
+	echo "ok: encryption on one side"
+fi
 for op in net rx; do
 	eval "wait \$nobody_$op"
 	[ $? = 1 ] || die "perf $op without a client should be exit status 1"

@@ -28,6 +28,9 @@ RAILS = 4
 LOADS = ("net", "sendrecv", "all_reduce", "rx")
 FAULTS_PER_LOAD = 6  # then another one has its turn
 IN_FLIGHT = 16  # messages per side that may come although nothing passes any more
+# In memory: whoever writes to a mapped file waits for the disk at times.
+FOLDERS = "/dev/shm" if os.path.isdir("/dev/shm") else None
+CGROUPS = Path("/sys/fs/cgroup/memory")
 LATE = 1.0  # s beyond the deadline for an error to be there
 SETTLED = 0.5  # s over which a rate is measured
 ENOUGH = 0.9  # of the rate that the rails give: back again
@@ -141,10 +144,21 @@ class Network:
 
 
 def remove_strays():
-    """Namespaces of campaigns that were killed."""
+    """What campaigns that were killed have left: namespaces, folders, control groups."""
     for name in re.findall(r"^gchaos-\d+-\w", run("ip", "netns", "list", check=False), re.M):
         if not Path(f"/proc/{name.split('-')[1]}").exists():
             run("ip", "netns", "del", name, check=False)
+    for folder in [*Path(FOLDERS or tempfile.gettempdir()).glob("gantry-chaos-*-*"), *CGROUPS.glob("gchaos-*")]:
+        pid = re.search(r"-(\d+)", folder.name)
+        if not pid or Path(f"/proc/{pid.group(1)}").exists():
+            continue
+        if folder.parent != CGROUPS:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        try:
+            folder.rmdir()
+        except OSError:
+            pass  # a process is left in it
 
 
 # ---- the load ----
@@ -236,12 +250,11 @@ class Pressure:
 
     def __init__(self):
         self.folder, self.why = None, ""
-        root = Path("/sys/fs/cgroup/memory")
-        if not (root / "memory.kmem.tcp.limit_in_bytes").exists():
+        if not (CGROUPS / "memory.kmem.tcp.limit_in_bytes").exists():
             self.why = "there is no memory.kmem.tcp.limit_in_bytes (control groups, version 1)"
             return
         try:
-            self.folder = root / f"gchaos-{os.getpid()}"
+            self.folder = CGROUPS / f"gchaos-{os.getpid()}"
             self.folder.mkdir()
             self.limit(1 << 40)
         except OSError as e:
@@ -697,8 +710,7 @@ class Campaign:
     def __init__(self, options):
         self.options, self.rng = options, random.Random(options.seed)
         self.network, self.load, self.rows, self.skips = Network(options), None, {}, {}
-        # In memory: whoever writes to a mapped file waits for the disk at times.
-        self.folder = tempfile.mkdtemp(prefix="gantry-chaos-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        self.folder = tempfile.mkdtemp(prefix=f"gantry-chaos-{os.getpid()}-", dir=FOLDERS)
         self.loads = schedule(options.loads, self.rng)
         self.began = time.monotonic()
 
@@ -825,6 +837,9 @@ def list_faults():
         print(f"{f.name:15}{' or '.join(sorted(f.today)):15}{' or '.join(sorted(f.resumed)):15}{f.about}")
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+
+
 def on_signal(number, _frame):
     raise SystemExit("it took more than twice its time" if number == signal.SIGALRM else f"ended by signal {number}")
 
@@ -838,7 +853,7 @@ def main():
     if why:
         print(f"skipped: {why}")
         return 77
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+    for number in SIGNALS:
         signal.signal(number, on_signal)
     signal.setitimer(signal.ITIMER_REAL, 2 * options.seconds)
     remove_strays()
@@ -850,10 +865,11 @@ def main():
     try:
         campaign.run()
     except (Broken, KeyboardInterrupt) as e:
-        print(f"{time.monotonic() - campaign.began:8.1f} s WRONG: {e or 'interrupted'}", flush=True)
+        print(f"{time.monotonic() - campaign.began:8.1f} s WRONG: {str(e) or 'interrupted'}", flush=True)
         return 1
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in SIGNALS + (signal.SIGINT,):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not keep it from taking everything with it
         campaign.table()
         campaign.close()
         options.pressure.remove()

@@ -14,10 +14,13 @@ campaign() { timeout 100 python3 "$SOURCE_DIR/scripts/chaos.py" --build "$BUILD_
 
 # On a loaded machine a process that is well may not run for longer than the deadline.
 few() { campaign --deadline "$1" --seconds 60 --count 4 --only reset-all,kill-sockets,reorder,enobufs; }
+stray=/dev/shm/gantry-chaos-$((1 << 30))-stray # of a campaign that was killed: no process has this id
+[ ! -d /dev/shm ] || mkdir -p "$stray"
 few 2 || { cat "$tmp/out"; few 8; } || die "the campaign found something"
 cat "$tmp/out"
 like out '^[0-9]+ faults in [0-9]+ s, 0 wrong; repeat with SEED=51$'
 lacks out WRONG:
+[ ! -d "$stray" ] || die "what a killed campaign has left stays"
 
 # Exit status 1, and why.
 GANTRY_CRC=0 campaign --count 1 --only flip --load net && die "a flipped bit is not seen"
@@ -40,9 +43,13 @@ python3 "$SOURCE_DIR/scripts/chaos.py" --build "$BUILD_DIR" --seed 51 --seconds 
 pid=$!
 await grep -q survived "$tmp/out" || die "nothing happens"
 pids=$(pgrep -P "$pid")
-kill -TERM $pid
+for _ in 1 2 3 4 5 6 7 8; do # who is impatient says it again while it cleans up
+	kill -TERM $pid 2>/dev/null
+	sleep 0.03
+done
 wait $pid && die "an interrupted campaign should not succeed"
 ! ip netns list | grep "^gchaos-$pid-" || die "namespaces are left behind"
 # shellcheck disable=SC2086 # one argument for each
 all_gone $pids || die "processes are left behind"
+! ls -d /dev/shm/gantry-chaos-"$pid"-* /sys/fs/cgroup/memory/gchaos-"$pid" 2>/dev/null || die "files are left behind"
 exit $failed

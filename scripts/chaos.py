@@ -740,6 +740,7 @@ class Campaign:
         if self.load and (self.load.faults >= most or self.load.failed()):
             self.end_load()
         if not self.load:
+            until(self.network.all_up, 10, "the rails do not come back")  # a load looks for carriers as it begins
             self.load = Load(next(self.loads), self.network, self.options, self.folder)
             if self.options.steady:
                 self.load.measure(self.network)

@@ -22,6 +22,10 @@ like out '^[0-9]+ faults in [0-9]+ s, 0 wrong; repeat with SEED=51$'
 lacks out WRONG:
 [ ! -d "$stray" ] || die "what a killed campaign has left stays"
 
+# Nothing stands in another's column.
+python3 "$SOURCE_DIR/scripts/chaos.py" --list >"$tmp/out"
+like out '^nic-flap +error or survive +survive +an interface is removed'
+
 # Exit status 1, and why.
 GANTRY_CRC=0 campaign --count 1 --only flip --load net && die "a flipped bit is not seen"
 like out 'WRONG: wrong bytes, .* wrong bytes, the first at'

@@ -50,46 +50,50 @@ static int open_in_place(const char *path)
 	return -1;
 }
 
+/* 0: all of it is in the open file. Else errno, or -1 if that is not known: a write in the middle may have failed and the
+ * last one not. */
+static int fill_file(int fd, void (*fill)(void *ctx, FILE *f), void *ctx)
+{
+	FILE *f = fdopen(fd, "w");
+	int why = 0;
+
+	if (!f) {
+		why = errno;
+		close(fd);
+		return why;
+	}
+	fill(ctx, f);
+	errno = 0;
+	if (fflush(f) || ferror(f))
+		why = errno ? errno : -1;
+	if (fclose(f) && !why)
+		why = errno;
+	return why;
+}
+
 int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx)
 {
 	char aside[PATH_MAX];
 	const bool in_place = is_no_file(path);
-	FILE *f = NULL;
-	int fd = -1, bad, why = 0;
+	int fd, why;
 
 	if ((size_t)snprintf(aside, sizeof(aside), "%s.%d.tmp", path, (int)getpid()) >= sizeof(aside)) {
 		LOG_WARN(BASE, "%s is not written: the name is too long: %.64s...", meant, path);
 		return 0;
 	}
 	fd = in_place ? open_in_place(path) : open_aside(aside);
-	f = fd < 0 ? NULL : fdopen(fd, "w");
-	if (!f) {
+	if (fd < 0) {
 		LOG_WARN(BASE, "%s is not written: %s: %s", meant, in_place ? path : aside, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		if (fd >= 0 && !in_place)
-			unlink(aside);
 		return 0;
 	}
-	fill(ctx, f);
-	errno = 0;
-	bad = fflush(f) || ferror(f);
-	why = errno;
-	if (fclose(f) && !bad) {
-		bad = 1;
+	why = fill_file(fd, fill, ctx);
+	if (!why && !in_place && rename(aside, path))
 		why = errno;
-	}
-	if (!bad && !in_place && rename(aside, path)) {
-		bad = 1;
-		why = errno;
-	}
-	if (bad) {
-		/* A write in the middle may have failed and the last one not: then its errno is gone. */
-		LOG_WARN(BASE, "%s is not written: %s: %s", meant, path, why ? strerror(why) : "a write failed");
-		if (!in_place)
-			unlink(aside);
-	}
-	return !bad;
+	if (why)
+		LOG_WARN(BASE, "%s is not written: %s: %s", meant, path, why > 0 ? strerror(why) : "a write failed");
+	if (why && !in_place)
+		unlink(aside);
+	return !why;
 }
 
 int gantry_file_int(const char *path, int *ret_value)

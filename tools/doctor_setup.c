@@ -30,6 +30,7 @@
 #include "device/device.h"
 #include "doctor.h"
 #include "gantry/version.h"
+#include "inet/settings.h"
 #include "net/loader.h"
 #include "transport/transport.h"
 
@@ -304,6 +305,15 @@ static int try_secret(const char *value, char *why, size_t len)
 	return gantry_secret(&secret) == GANTRY_OK ? 0 : failed(why, len);
 }
 
+/* As every connection does: it takes a secret and libssl. */
+static int try_encrypt(const char *value, char *why, size_t len)
+{
+	struct inet_key key;
+
+	(void)value;
+	return inet_secret_key(&key) == GANTRY_OK ? 0 : failed(why, len);
+}
+
 static int try_folder(const char *path, char *why, size_t len)
 {
 	struct stat st;
@@ -360,6 +370,7 @@ static const struct {
 	{"GANTRY_NET_PLUGIN", try_net_plugin, DOCTOR_FAIL},
 	{"GANTRY_SECRET", try_secret, DOCTOR_FAIL},
 	{"GANTRY_SECRET_FILE", try_secret, DOCTOR_FAIL},
+	{"GANTRY_ENCRYPT", try_encrypt, DOCTOR_FAIL},
 	{"GANTRY_STALL_DIR", try_folder, DOCTOR_WARN},
 	{"GANTRY_TRACE", try_file_folder, DOCTOR_WARN},
 	{"GANTRY_CONGESTION", try_congestion, DOCTOR_WARN},

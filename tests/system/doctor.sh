@@ -80,7 +80,7 @@ expect 1 env GANTRY_PORT_RANGE=abc "$gantry" doctor
 [ "$(sed -n 1p "$tmp/out")" = "ready for: nothing" ] || die "ready in spite of GANTRY_PORT_RANGE=abc"
 sed -n 2p "$tmp/out" | grep -q 'because GANTRY_PORT_RANGE=abc is not allowed$' || die "the verdict does not give the reason"
 for bad in GANTRY_TRANSPORT=foo GANTRY_TRANSPORT=net,smh GANTRY_TRANSPORT_LIBS=/nonexistent/libt.so GANTRY_NET_PLUGIN=/nonexistent/libp.so \
-	GANTRY_SECRET_FILE=/nonexistent/secret; do
+	GANTRY_SECRET_FILE=/nonexistent/secret GANTRY_ENCRYPT=on GANTRY_ENCRYPT=require; do
 	expect 1 env $bad "$gantry" doctor --params --json
 	grep -q "\"name\": \"${bad%=*}\", \"level\": \"fail\"" "$tmp/out" || die "no finding for $bad"
 done
@@ -95,6 +95,7 @@ expect 0 env GANTRY_LANES=3 "$gantry" doctor --params --json
 grep '"name": "GANTRY_LANES", "level": "ok", "value": "3", "detail": "environment' "$tmp/out" || die "GANTRY_LANES=3 is not listed"
 grep -q '"section": "parameters"' "$tmp/out" && ! grep -q '"section": "limits"' "$tmp/out" || die "--params lists more than that"
 if grep -q '"name": "openssl", "level": "ok"' "$tmp/json"; then
+	expect 0 env GANTRY_SECRET=hush-hush GANTRY_ENCRYPT=require "$gantry" doctor
 	expect 0 env GANTRY_SECRET=hush-hush "$gantry" doctor
 else
 	expect 1 env GANTRY_SECRET=hush-hush "$gantry" doctor

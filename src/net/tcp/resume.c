@@ -196,12 +196,14 @@ static void note_refusal(struct tcp_lane *lane, int e, uint64_t now)
 	else if (!l->session.initiator && now - since > may_be_away())
 		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
 			      "all its lanes broke, its host answers, and it has not dialled for %.3g s: its process "
-			      "ended",
+			      "has ended, or given the connection up",
 			      (double)(now - since) / 1e9);
 	else if (l->session.initiator && now - since > REFUSED_MS * MS)
-		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
-			      "the connection broke, and nothing listens at %s any more: its process ended",
-			      gantry_addr_text(&lane->peer, text));
+		tcp_link_fail(
+			l, 0, GANTRY_ERR_PEER_LOST,
+			"the connection broke, and nothing listens at %s any more: its process has ended, or given the "
+			"connection up",
+			gantry_addr_text(&lane->peer, text));
 }
 
 static void dial_failed(struct tcp_lane *lane, int e) REQUIRES(loop_mu)

@@ -594,6 +594,8 @@ gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 
 	if (!comm)
 		return GANTRY_OK;
+	if (inet_forked(comm->life.forks)) /* its threads are in another process */
+		return inet_refuse_forked("gantry_comm_destroy");
 	comm_life_wait(comm);
 	r = comm_drain(comm);
 	if (comm_is_revoked(comm))
@@ -611,6 +613,8 @@ gantry_result gantry_comm_abort(struct gantry_comm *comm)
 {
 	if (!comm)
 		return GANTRY_ERR_INVALID;
+	if (inet_forked(comm->life.forks))
+		return inet_refuse_forked("gantry_comm_abort");
 	store_release(&comm->life.cancel, 1);
 	comm_fail(comm, GANTRY_ERR_ABORTED, load_relaxed(&comm->rank), "aborted by the caller");
 	return GANTRY_OK;

@@ -148,8 +148,6 @@ void comm_life_wait(struct gantry_comm *comm)
 {
 	struct comm_life *life = &comm->life;
 
-	if (inet_forked(life->forks))
-		return; /* the thread is in another process */
 	if (life->has_thread)
 		pthread_join(life->thread, NULL);
 	life->has_thread = 0;
@@ -162,6 +160,8 @@ void comm_life_wait(struct gantry_comm *comm)
 
 static gantry_result not_in_progress(const struct gantry_comm *comm, const char *what)
 {
+	if (inet_forked(comm->life.forks))
+		return inet_refuse_forked(what);
 	if (load_acquire(&comm->life.starting) || load_acquire(&comm->life.running))
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator is not ready: gantry_comm_error says GANTRY_AGAIN",
 			 what);

@@ -17,6 +17,7 @@
 #include "base/param.h"
 #include "base/thread.h"
 #include "comm/comm.h"
+#include "inet/loop.h"
 #include "nccl/nccl.h"
 
 #define BEGIN_PATIENCE_NS 1000000000ull
@@ -28,8 +29,12 @@ static struct gantry_list comms GUARDED_BY(nccl_comms_mu) = {&comms, &comms};
 
 struct ncclComm *nccl_comm_of(ncclComm_t c, const char *function)
 {
-	if (c && c->magic == NCCL_COMM_MAGIC && load_acquire(&c->comm))
-		return c;
+	if (c && c->magic == NCCL_COMM_MAGIC && load_acquire(&c->comm)) {
+		if (!inet_forked(c->comm->life.forks))
+			return c;
+		inet_refuse_forked(function);
+		return NULL;
+	}
 	gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__, "%s: %s", function,
 		    !c				  ? "the communicator is NULL"
 		    : c->magic == NCCL_COMM_MAGIC ? "the communicator is still being made"

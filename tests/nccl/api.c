@@ -390,6 +390,27 @@ static void case_ends(void)
 	EQ(nccl.GroupEnd(), INVALID_ARGUMENT);
 }
 
+/* A forked child has its parent's communicators, without the threads that serve them. */
+static void case_forked(void)
+{
+	comm_t comm = world_comm();
+	int one = 1, out = 0, status = -1;
+	pid_t child = fork();
+
+	if (child == 0) {
+		EQ(nccl.AllReduce(&one, &out, 1, INT32, SUM, comm, NULL), INVALID_ARGUMENT);
+		TRUE(strstr(nccl.GetLastError(NULL), "forked"));
+		EQ(nccl.CommDestroy(comm), INVALID_ARGUMENT);
+		EQ(nccl.CommAbort(comm), INVALID_ARGUMENT);
+		_exit(0);
+	}
+	EQ(waitpid(child, &status, 0), child);
+	EQ(status, 0);
+	OK(nccl.AllReduce(&one, &out, 1, INT32, SUM, comm, NULL));
+	OK(nccl.CommDestroy(comm));
+	EQ(out, N);
+}
+
 static void case_revoke(void)
 {
 	comm_t comm = world_comm(), again = NULL;
@@ -771,29 +792,14 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-	{"init", case_init},
-	{"sendrecv", case_sendrecv},
-	{"all_reduce", case_all_reduce},
-	{"sums", case_sums},
-	{"rooted", case_rooted},
-	{"parts", case_parts},
-	{"ops", case_ops},
-	{"init_all", case_init_all},
-	{"split", case_split},
-	{"shrink", case_shrink},
-	{"ends", case_ends},
-	{"revoke", case_revoke},
-	{"grow", case_grow},
-	{"nonblocking", case_nonblocking},
-	{"wrong", case_wrong},
-	{"params", case_params},
-	{"show", case_show},
-	{"abort", case_abort},
-	{"death", case_death},
-	{"cuda", case_cuda},
-	{"window", case_window},
-	{"encrypt", case_encrypt},
-	{"encrypt_late", case_encrypt_late},
+	{"init", case_init},	 {"sendrecv", case_sendrecv}, {"all_reduce", case_all_reduce},
+	{"sums", case_sums},	 {"rooted", case_rooted},     {"parts", case_parts},
+	{"ops", case_ops},	 {"init_all", case_init_all}, {"split", case_split},
+	{"shrink", case_shrink}, {"ends", case_ends},	      {"forked", case_forked},
+	{"revoke", case_revoke}, {"grow", case_grow},	      {"nonblocking", case_nonblocking},
+	{"wrong", case_wrong},	 {"params", case_params},     {"show", case_show},
+	{"abort", case_abort},	 {"death", case_death},	      {"cuda", case_cuda},
+	{"window", case_window}, {"encrypt", case_encrypt},   {"encrypt_late", case_encrypt_late},
 };
 
 static char **wanted;

@@ -536,9 +536,14 @@ static void fork_body(struct world *w, int rank, struct gantry_comm *comm, struc
 
 		if (child == 0) {
 			struct gantry_comm *next = NULL;
-			gantry_result r = gantry_comm_split(comm, 0, 0, NULL, &next);
+			const gantry_result refused[] = {gantry_comm_split(comm, 0, 0, NULL, &next),
+							 gantry_barrier(comm, s), gantry_comm_abort(comm),
+							 gantry_comm_destroy(comm)};
 
-			_exit(r == GANTRY_ERR_USAGE && strstr(gantry_last_error(), "fork") ? 0 : 1);
+			for (int i = 0; i < 4; i++)
+				if (refused[i] != GANTRY_ERR_USAGE || !strstr(gantry_last_error(), "fork"))
+					_exit(1 + i);
+			_exit(0);
 		}
 		child_wait(child);
 	}

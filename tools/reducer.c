@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry reducer`: reduces for the ranks of any jobs that name it in GANTRY_REDUCERS. The work is in src/reducer/server.c. */
-#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
 #include "cmd.h"
@@ -145,38 +144,42 @@ static void tell_status(const struct reducer_server *s)
 
 /* ---- serving ---- */
 
-/* Where to listen. The network is that of the address, unless the user has named interfaces. */
-static gantry_result choose_address(const struct request *q, struct gantry_addr *ret_addr)
+/* Where to listen. The network is that of the address, unless the user has named interfaces. Returns an exit status; the log says
+ * why it is 1. */
+static int choose_address(const struct request *q, struct gantry_addr *ret_addr)
 {
 	struct gantry_addr addrs[GANTRY_ADDRS_MAX];
 	char why[256], name[IFNAMSIZ], pattern[IFNAMSIZ + 1];
 	int n;
 
 	if (!q->listen) {
-		TRY_NOW(inet_listen_addr(ret_addr));
+		if (inet_listen_addr(ret_addr) != GANTRY_OK)
+			return 1;
 		gantry_addr_set_port(ret_addr, REDUCER_PORT);
-		return GANTRY_OK;
+		return 0;
 	}
+	if (strchr(q->listen, ','))
+		return options_wrong(&set, "--listen %s: a reducer listens at one address", q->listen);
 	if (gantry_addr_resolve(q->listen, REDUCER_PORT, addrs, &n, why, sizeof(why)) < 0)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "--listen %s", why);
+		return options_wrong(&set, "--listen %s", why);
 	*ret_addr = addrs[0];
 	gantry_nic_of_addr(&addrs[0], name);
 	snprintf(pattern, sizeof(pattern), "=%s", name);
 	if (*inet_wanted_interfaces() || !name[0])
-		return GANTRY_OK;
+		return 0;
 	setenv("GANTRY_IFNAME", pattern, 1);
-	return gantry_params_load(1);
+	return gantry_params_load(1) != GANTRY_OK;
 }
 
 static void serve(struct reducer_server *s, const struct request *q)
 {
-	uint64_t due = gantry_now_ns() + q->every;
+	uint64_t told = gantry_now_ns();
 
 	while (!load_relaxed(&stop)) {
 		reducer_server_wait(s, reducer_server_step(s), look_ns);
-		if (q->every && gantry_now_ns() >= due) {
+		if (q->every && gantry_now_ns() - told >= q->every) {
 			tell_status(s);
-			due += q->every;
+			told = gantry_now_ns(); /* a process that stood still says it once */
 		}
 	}
 }
@@ -194,7 +197,10 @@ int cmd_reducer(int argc, char **argv)
 	in_json = q.json;
 	config.memory = q.memory;
 	config.job_memory = q.job_memory;
-	if (choose_address(&q, &config.listen) != GANTRY_OK || reducer_server_open(&config, &s) != GANTRY_OK)
+	status = choose_address(&q, &config.listen);
+	if (status)
+		return status;
+	if (reducer_server_open(&config, &s) != GANTRY_OK)
 		return 1; /* the log says why */
 	store_relaxed(&stop, 0);
 	sigaction(SIGINT, &action, NULL);

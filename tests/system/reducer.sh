@@ -166,4 +166,10 @@ for settings in GANTRY_SECRET=alpha "GANTRY_SECRET=alpha GANTRY_ENCRYPT=require"
 	grep -q 'does without reducer 0 of 1 (127.0.0.1:18604): .*GANTRY_SECRET' "$tmp/B.0.err" || die "B: no reason"
 done
 echo "ok: secrets"
+
+# Addresses that cannot be one are wrong usage; one that is not here is a failure.
+tested=("$gantry" reducer --listen)
+for at in 127.0.0.1:99999 127.0.0.1:abc :18604 127.0.0.1,127.0.0.2; do expect 2 $at; done
+expect 1 192.0.2.1
+like err 'listen on 192.0.2.1:[0-9]+: .*this machine has no such address$'
 exit $failed

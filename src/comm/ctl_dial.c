@@ -51,6 +51,16 @@ void ctl_dial_again(struct gantry_ctl *m)
 	ctl_service_due(m->dial.retry_at);
 }
 
+/* An attempt is given up. The hub may have the socket already, and would take its end for that of this process: where the connection
+ * outlives sockets it is reset. */
+static void hang_up(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	if (m->conn)
+		inet_source_reset(&m->dial.source);
+	else
+		inet_source_close(&m->dial.source);
+}
+
 static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
@@ -62,7 +72,7 @@ static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_m
 		snprintf(m->dial.cause, sizeof(m->dial.cause), "%s", cause);
 	m->dial.tries++;
 	m->dial.step = DIAL_PAUSE;
-	inet_source_close(&m->dial.source);
+	hang_up(m);
 	if (m->dial.tries > 6 && gantry_ratelimit_pass(&limit, &more))
 		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub,
 			 m->dial.cause);
@@ -262,7 +272,7 @@ static void start_attempt(struct gantry_ctl *m) REQUIRES(loop_mu)
 void ctl_dial_stop(struct gantry_ctl *m)
 {
 	m->dial.step = DIAL_IDLE;
-	inet_source_close(&m->dial.source);
+	hang_up(m);
 }
 
 void ctl_dial_tick(struct gantry_ctl *m)

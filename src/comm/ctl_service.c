@@ -388,10 +388,7 @@ static int on_frame(void *ctx, const struct ctl_head *h, const uint8_t *body) RE
  * not whole on either side counts as nothing. */
 static void cut_conn(struct ctl_conn *c) REQUIRES(loop_mu)
 {
-	const struct linger hard = {1, 0};
-
-	setsockopt(c->source.fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-	inet_source_close(&c->source);
+	inet_source_reset(&c->source);
 	gantry_list_each_entry (o, &c->out, struct ctl_out, node) {
 		ctl_buf_put(o->sealed);
 		o->sealed = NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -99,6 +100,15 @@ void inet_source_close(struct inet_source *s)
 
 	if (fd >= 0)
 		close(fd);
+}
+
+void inet_source_reset(struct inet_source *s)
+{
+	const struct linger hard = {1, 0};
+
+	if (s->fd >= 0)
+		setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+	inet_source_close(s);
 }
 
 /* ---- the thread ---- */

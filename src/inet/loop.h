@@ -116,6 +116,8 @@ void inet_source_set(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
 /* It is not watched any more; the descriptor is the caller's. */
 int inet_source_release(struct inet_source *s) REQUIRES(loop_mu);
 void inet_source_close(struct inet_source *s) REQUIRES(loop_mu);
+/* The same, but the peer is not told that this side has ended: for connections that go on over other sockets. */
+void inet_source_reset(struct inet_source *s) REQUIRES(loop_mu);
 
 /* A child of the process that made this: its copy is of no use. */
 static inline int inet_forked(int forks)

@@ -135,16 +135,12 @@ TEST(answer_lost)
 	ctl_relay_stop(&relay);
 }
 
-static int is_waiting(const struct gantry_unique_id *id, int rank)
-{
-	struct hub_rank *r;
-	int waits;
+/* The answer to the hello with which a rank comes back is held until the rank gives up. */
+static struct relay late_relay;
 
-	inet_loop_lock();
-	r = hub_rank_of(id, rank);
-	waits = r && r->state == HUB_HERE;
-	inet_loop_unlock();
-	return waits;
+static int64_t hold_answer(const struct relay_conn *c, int way)
+{
+	return way == TO_CLIENT && c == &late_relay.conns[2] ? CUT_AT : RELAY_ALL;
 }
 
 static uint32_t generation_of(const struct gantry_unique_id *id, int rank)
@@ -162,6 +158,47 @@ static void reset_at_hub(const struct gantry_unique_id *id, int rank)
 	inet_loop_lock();
 	reset_socket(hub_rank_of(id, rank)->conn);
 	inet_loop_unlock();
+}
+
+/* The hub has its socket by then, which must not end: that is how processes end. */
+TEST(answer_late)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+
+	resume_on("8s");
+	ctl_relay_make(&late_relay);
+	late_relay.allow = hold_answer;
+	CHECK_OK(gantry_ctl_create_id(&id));
+	ctl_relay_start(&late_relay, &id);
+	s = ranks_make(2, &id, NULL);
+	ranks_start(s, 2);
+	ranks_joined(s, 2);
+	reset_at_hub(&id, 1);
+	UNTIL(generation_of(&id, 1) >= 2);
+	for (int i = 0; i < 2; i++)
+		CHECK_OK(gantry_ctl_send(s[i].ctl, !i, 1, "still here", 10));
+	for (int i = 0; i < 2; i++) {
+		char got[10];
+
+		CHECK_OK(recv_wait(s[i].ctl, !i, 1, got, 10));
+		CHECK_EQ(lost_count(&s[i]), 0);
+	}
+	ranks_leave(s, 2);
+	until_quiet();
+	ctl_relay_stop(&late_relay);
+}
+
+static int is_waiting(const struct gantry_unique_id *id, int rank)
+{
+	struct hub_rank *r;
+	int waits;
+
+	inet_loop_lock();
+	r = hub_rank_of(id, rank);
+	waits = r && r->state == HUB_HERE;
+	inet_loop_unlock();
+	return waits;
 }
 
 TEST(while_joining)

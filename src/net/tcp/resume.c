@@ -141,7 +141,8 @@ static void drop_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
 
 	if (!d)
 		return;
-	inet_source_close(&d->source);
+	inet_source_reset(
+		&d->source); /* the peer may have it already, and would take its end for that of this process */
 	inet_handshake_end(&d->shake);
 	lane->resume.dial = NULL;
 	free(d);
@@ -279,6 +280,14 @@ static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
 	tcp_lane_install(lane, fd, &seals, NULL, generation, w.received);
 }
 
+/* A slow peer is waited for, but there must be time for another way if this one dies meanwhile. */
+static uint64_t hello_patience(const struct tcp_lane *lane)
+{
+	uint64_t some = gantry_params()->timeout / 8 << lane->resume.failures % 3;
+
+	return some < HELLO_MS * MS ? some : HELLO_MS * MS;
+}
+
 static bool say_hello(struct tcp_dial *d)
 {
 	struct tcp_link *l = d->lane->link;
@@ -305,7 +314,7 @@ static bool say_hello(struct tcp_dial *d)
 	memcpy(h.session, l->session.key, WIRE_SESSION_SIZE);
 	wire_hello_encode(&h, out);
 	d->state = DIAL_HELLO;
-	d->deadline = gantry_now_ns() + HELLO_MS * MS; /* a slow peer is waited for */
+	d->deadline = gantry_now_ns() + hello_patience(d->lane);
 	return inet_handshake_start_client(&d->shake, &tcp_service.protocol, &tcp_network.key, out, sizeof(out)) ==
 	       GANTRY_OK;
 }

@@ -175,8 +175,11 @@ TEST(told_again_of_an_overtaken_receive)
 	for (int i = 0; i < 2; i++)
 		wait_two(waiting[i], post_send(w.send, &small, 1, 1), NULL);
 	CHECK_EQ(other, 7);
-	WAIT_WHILE (!(is_out(&send) & is_out(&recv) & is_out(&overtaking)))
-		;
+	WAIT_WHILE (send || recv || overtaking) {
+		is_out(&send);
+		is_out(&recv);
+		is_out(&overtaking);
+	}
 	CHECK_PATTERN(in, MIB, 3);
 	close_way(w);
 	free(out);

@@ -31,6 +31,7 @@ IN_FLIGHT = 16  # messages per side that may come although nothing passes any mo
 # In memory: whoever writes to a mapped file waits for the disk at times.
 FOLDERS = "/dev/shm" if os.path.isdir("/dev/shm") else None
 CGROUPS = Path("/sys/fs/cgroup/memory")
+BUSY_AGAIN = 3.0  # s for a load that pauses to move something again
 LATE = 1.0  # s beyond the deadline for an error to be there
 SETTLED = 0.5  # s over which a rate is measured
 ENOUGH = 0.9  # of the rate that the rails give: back again
@@ -82,6 +83,10 @@ class Broken(Exception):
     """The campaign itself cannot go on."""
 
 
+class Quiet(Broken):
+    """No connection has moved anything on the rail since the middlebox was last asked."""
+
+
 class Network:
     def __init__(self, options):
         self.a, self.b, self.m = (f"gchaos-{os.getpid()}-{x}" for x in "abm")
@@ -127,7 +132,7 @@ class Network:
     def answer(self):
         line = self.box.stdout.readline().strip()
         if not line.startswith("ok"):
-            raise Broken(f"the middlebox says: {line or 'nothing, it has ended'}")
+            raise (Quiet if line.startswith("no connection") else Broken)(f"the middlebox says: {line or 'nothing, it has ended'}")
         return line[3:]
 
     def tell(self, *words):
@@ -355,7 +360,17 @@ def sockets_killed(s, most):
 
 def box(*words):
     def act(s):
-        s.note = s.network.tell(*(str(w).format(rail=s.rail, ms=s.ms) for w in words)) or s.note
+        end = time.monotonic() + BUSY_AGAIN
+        while True:
+            try:
+                s.note = s.network.tell(*(str(w).format(rail=s.rail, ms=s.ms) for w in words)) or s.note
+                return
+            except Quiet:  # a load may pause, or leave the rail: another one then
+                if time.monotonic() > end or s.load.failed():
+                    raise
+            time.sleep(0.1)
+            s.choose_rail()
+            time.sleep(0.1)
     return act
 
 

@@ -290,17 +290,33 @@ static void disconnect(int fd)
 		shutdown(fd, SHUT_RDWR);
 }
 
-/* UNCHECKED: which of the two sending locks depends on the lane. */
-void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
+/* All locks of a lane, and its link's. UNCHECKED: which of the two sending locks depends on the lane. */
+static void lock_lane(struct tcp_lane *lane) UNCHECKED
 {
-	struct tcp_link *l = lane->link;
-
 	lane_rx_mu_lock(&lane->rx.lock);
 	if (lane->index)
 		lane_tx_mu_lock(&lane->tx.lock);
 	else
-		control_mu_lock(&l->control_mu);
-	link_mu_lock(&l->mu);
+		control_mu_lock(&lane->link->control_mu);
+	link_mu_lock(&lane->link->mu);
+}
+
+static void unlock_lane(struct tcp_lane *lane) UNCHECKED
+{
+	link_mu_unlock(&lane->link->mu);
+	if (lane->index)
+		lane_tx_mu_unlock(&lane->tx.lock);
+	else
+		control_mu_unlock(&lane->link->control_mu);
+	lane_rx_mu_unlock(&lane->rx.lock);
+}
+
+/* UNCHECKED, as lock_lane. */
+void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
+{
+	struct tcp_link *l = lane->link;
+
+	lock_lane(lane);
 	store_release(&lane->rx.eof, 1);
 	store_relaxed(&lane->tx.dead, 1);
 	undo_rx(lane);
@@ -317,12 +333,7 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 	lane->resume.failures = 0;
 	l->resume.lanes_lost++;
 	store_relaxed(&l->tx.pending, 1);
-	link_mu_unlock(&l->mu);
-	if (lane->index)
-		lane_tx_mu_unlock(&lane->tx.lock);
-	else
-		control_mu_unlock(&l->control_mu);
-	lane_rx_mu_unlock(&lane->rx.lock);
+	unlock_lane(lane);
 	LOG_INFO(NET, "%s: lane %d: %s: left out until it has another socket", l->session.peer, lane->index,
 		 load_acquire(&lane->resume.broken) ? lane->resume.error ? strerror(lane->resume.error) : "ended"
 						    : "the peer has left it");
@@ -445,7 +456,7 @@ static void say_again(struct tcp_link *l, uint64_t received) REQUIRES(control_mu
 		l->lanes[i].resume.tell = l->lanes[i].resume.stopped;
 }
 
-/* The socket becomes the lane's; received: what the peer says of the eager bytes (lane 0). UNCHECKED, as tcp_lane_stop. */
+/* The socket becomes the lane's; received: what the peer says of the eager bytes (lane 0). UNCHECKED, as lock_lane. */
 void tcp_lane_install(struct tcp_lane *lane, int fd, struct inet_seals *seals, const char *device, uint32_t generation,
 		      uint64_t received) UNCHECKED
 {
@@ -453,12 +464,7 @@ void tcp_lane_install(struct tcp_lane *lane, int fd, struct inet_seals *seals, c
 	struct tcp_lane_resume *r = &lane->resume;
 
 	tcp_lane_tune(lane, fd, device);
-	lane_rx_mu_lock(&lane->rx.lock);
-	if (lane->index)
-		lane_tx_mu_lock(&lane->tx.lock);
-	else
-		control_mu_lock(&l->control_mu);
-	link_mu_lock(&l->mu);
+	lock_lane(lane);
 	ASSERT(r->stopped);
 	if (dup2(fd, lane->fd) < 0)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_SYSTEM, "lane %d: dup2: %s", lane->index, strerror(errno));
@@ -479,12 +485,7 @@ void tcp_lane_install(struct tcp_lane *lane, int fd, struct inet_seals *seals, c
 	store_release(&lane->rx.eof, 0);
 	store_relaxed(&l->tx.pending, 1);
 	l->resume.resumed++;
-	link_mu_unlock(&l->mu);
-	if (lane->index)
-		lane_tx_mu_unlock(&lane->tx.lock);
-	else
-		control_mu_unlock(&l->control_mu);
-	lane_rx_mu_unlock(&lane->rx.lock);
+	unlock_lane(lane);
 	if (!lane->index)
 		l->resume.refused_since = 0;
 	store_relaxed(&l->last.heard, gantry_ticks());

@@ -592,6 +592,8 @@ static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, c
 	call->room = 0;
 	/* As above; the exchange has its own time after the last rank has come. */
 	r = ask(m, h, body, sizeof(body), CTL_GATHER_TIMES * m->connect_timeout + m->timeout, call);
+	if (call->done && call->result == GANTRY_OK && size && !ctl_bruck_done(&m->direct.exchange->bruck))
+		call->result = GANTRY_ERR_PROTOCOL; /* the hub ended it while parts were missing here */
 	ctl_exchange_end(m);
 	return r;
 }

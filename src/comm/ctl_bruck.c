@@ -19,6 +19,8 @@ int ctl_bruck_to(int rank, int nranks, int round)
 
 int ctl_bruck_round(int from, int to, int nranks)
 {
+	if (from < 0 || from >= nranks)
+		return -1; /* a peer may claim any number */
 	for (int k = 0; k < ctl_bruck_rounds(nranks); k++)
 		if (ctl_bruck_to(from, nranks, k) == to)
 			return k;

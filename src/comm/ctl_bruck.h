@@ -30,7 +30,7 @@ struct ctl_bruck {
 int ctl_bruck_rounds(int nranks);
 /* To whom a rank sends in that round. */
 int ctl_bruck_to(int rank, int nranks, int round);
-/* In which round the one sends to the other; -1: never. */
+/* In which round the one sends to the other; -1: never, or there is no such rank. */
 int ctl_bruck_round(int from, int to, int nranks);
 
 void ctl_bruck_start(struct ctl_bruck *b, int rank, int nranks, size_t part, uint8_t *all);

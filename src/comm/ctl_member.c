@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -82,6 +83,7 @@ static void answer_call(struct callback *cb) REQUIRES(loop_mu)
 		r = m->config.on_call(m->config.ctx, cb->head.from, cb->head.result, cb->bytes, cb->head.size, reply,
 				      &size);
 	inet_loop_lock();
+	ASSERT(r != GANTRY_AGAIN);
 	if (r == GANTRY_OK && size > sizeof(reply))
 		r = GANTRY_ERR_SIZE;
 	if (r != GANTRY_OK)
@@ -396,7 +398,9 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
 		break;
 	case CTL_GATHERED:
-		on_reply(m, h, body);
+		right = h->from == -1; /* or it would answer a call */
+		if (right)
+			on_reply(m, h, body);
 		break;
 	case CTL_LEFT:
 		right = m->ready && ctl_ranges_decode(body, h->size, m->config.nranks, has_left, m) == GANTRY_OK;

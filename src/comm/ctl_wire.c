@@ -55,7 +55,8 @@ gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *
 		return GANTRY_ERR_PROTOCOL;
 	if (h.from < -1 || h.from >= CTL_RANKS_MAX || h.to < -1 || h.to >= CTL_RANKS_MAX)
 		return GANTRY_ERR_PROTOCOL;
-	if (h.kind != CTL_CALL && h.result >= GANTRY_RESULT_COUNT)
+	/* AGAIN is no outcome of anything that a frame reports. */
+	if (h.kind != CTL_CALL && (h.result >= GANTRY_RESULT_COUNT || h.result == GANTRY_AGAIN))
 		return GANTRY_ERR_PROTOCOL;
 	*ret = h;
 	return GANTRY_OK;

@@ -205,6 +205,10 @@ int hub_hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8
 			tell_gathered(rank, h->tag, g->error, g->text);
 		return 0;
 	}
+	if (h->tag == g->number && rank->gave) {
+		hub_rank_lost(rank, GANTRY_ERR_PROTOCOL, "it gave its part of an allgather twice");
+		return 1;
+	}
 	if (h->tag > g->number && g->open)
 		fail_gather(hub, GANTRY_ERR_USAGE, "rank %d is ahead in its allgathers", hub_rank_index(rank));
 	if (h->tag > g->number)

@@ -243,6 +243,12 @@ TEST(test_wrong)
 	CHECK_EQ(ctl_bruck_take(&b, 3, in, 4), GANTRY_ERR_PROTOCOL); /* itself */
 	CHECK_EQ(ctl_bruck_take(&b, 6, in, 4), GANTRY_ERR_PROTOCOL); /* distance 3 */
 	CHECK_EQ(ctl_bruck_take(&b, 4, in, 8), GANTRY_ERR_PROTOCOL);
+	for (int far = -14; far <= 28; far += 7) /* ranks that do not exist, at distances 1 and 4 modulo 7 */
+		if (far) {
+			CHECK_EQ(ctl_bruck_take(&b, 4 + far, in, 4), GANTRY_ERR_PROTOCOL);
+			CHECK_EQ(ctl_bruck_take(&b, far, in, 12), GANTRY_ERR_PROTOCOL);
+			CHECK(!ctl_bruck_has(&b, far));
+		}
 	CHECK_OK(ctl_bruck_take(&b, 0, in, 12)); /* distance 4: the last round, which has what is missing */
 	CHECK_EQ(ctl_bruck_next(&b), 0);
 	b.sent = 1;

@@ -108,15 +108,17 @@ static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_hea
 {
 	struct gantry_net *net = c->rx->net;
 	uint32_t i = c->heads_next % RX_HEADS_IN;
+	gantry_result posted;
 	int done = 0;
 
 	*ret_head = NULL;
-	TRY_NOW(post_heads(c));
+	/* Fails once the peer has closed. The receives posted before may hold heads all the same. */
+	posted = post_heads(c);
 	if (c->heads_next == c->heads_posted)
-		return GANTRY_OK;
+		return posted;
 	TRY_NOW(net->ops->test(net, c->heads[i], &done, ret_size));
 	if (!done)
-		return GANTRY_OK;
+		return posted;
 	c->heads_next++; /* whatever becomes of it: its request is gone */
 	*ret_head = c->head_memory + (size_t)i * HEAD_ROOM;
 	return GANTRY_OK;

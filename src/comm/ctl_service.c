@@ -242,6 +242,8 @@ static void frame_written(struct ctl_conn *c, struct ctl_out *o)
 	gantry_list_remove(&o->node);
 	gantry_list_append(&c->session.kept, &o->node);
 	c->session.nkept++;
+	if (c->session.sent < c->session.acked + c->session.nkept)
+		c->session.sent = c->session.acked + c->session.nkept;
 }
 
 static void written(struct ctl_conn *c, size_t n)
@@ -330,7 +332,8 @@ static void flush_conns(void) REQUIRES(loop_mu)
 
 /* ---- reading ---- */
 
-/* The peer has so many frames: those need not be kept. */
+/* The peer has so many frames: those need not be kept. Of these, some may wait to be sent again, on this socket: the peer
+ * expects them there, and drops them. */
 static void trim_kept(struct ctl_conn *c, uint64_t received)
 {
 	struct ctl_session *s = &c->session;
@@ -345,7 +348,7 @@ static void trim_kept(struct ctl_conn *c, uint64_t received)
 
 bool ctl_conn_counts(const struct ctl_conn *c, uint64_t received)
 {
-	return received >= c->session.acked && received - c->session.acked <= c->session.nkept;
+	return received >= c->session.acked && received <= c->session.sent;
 }
 
 /* Whether the frame is news. 1: it is, 0: it is not, -1: it cannot be. */
@@ -588,13 +591,17 @@ static void rewind_out(struct ctl_conn *c, uint64_t received)
 {
 	struct ctl_session *s = &c->session;
 
-	trim_kept(c, received);
+	/* All of them first: the peer may have frames that wait here for the second time. */
 	gantry_list_each_entry_safe (o, &c->out, struct ctl_out, node) {
+		if (!is_counted(o)) {
+			drop_frame(c, o);
+			continue;
+		}
 		gantry_list_remove(&o->node);
 		gantry_list_append(&s->kept, &o->node);
-		if (!is_counted(o))
-			drop_frame(c, o);
+		s->nkept++;
 	}
+	trim_kept(c, received);
 	s->nkept = 0;
 	if (!gantry_list_empty(&s->kept)) {
 		c->out = s->kept;

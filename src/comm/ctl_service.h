@@ -77,6 +77,7 @@ struct ctl_session {
 	struct gantry_list kept; /* of struct ctl_out: written, and not known to have come; in order */
 	uint64_t acked;		 /* frames that the peer has: `kept` begins behind them */
 	uint64_t nkept;
+	uint64_t sent;	   /* frames that were written whole on any socket: the peer cannot have more */
 	uint64_t received; /* of the peer's */
 	uint64_t told;	   /* of these, the peer knows */
 	size_t untold;	   /* bytes of those it does not know of */

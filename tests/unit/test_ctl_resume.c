@@ -189,6 +189,105 @@ TEST(answer_late)
 	ctl_relay_stop(&late_relay);
 }
 
+/* A rank that is played by hand: its hello on a new socket, narrow if little shall be in flight, and the hub's answer. */
+static int come_by_hand(const struct gantry_unique_id *id, uint32_t generation, uint64_t received, int narrow,
+			uint64_t *ret_first)
+{
+	const struct ctl_hello hello = {.process = 4711,
+					.rank = 1,
+					.nranks = 2,
+					.timeout_ms = 100000,
+					.wait_ms = 100000,
+					.resume = INET_RESUME_YES,
+					.generation = generation,
+					.received = received};
+	struct inet_handshake shake;
+	uint8_t payload[CTL_HELLO_SIZE], key_bytes[INET_KEY_SIZE];
+	struct ctl_accepted a;
+	struct inet_key key;
+	struct ctl_id decoded;
+	enum inet_event event;
+	int fd, little = 4096; /* bytes */
+
+	CHECK_OK(ctl_id_decode(id, &decoded));
+	CHECK_OK(inet_mixed_key(decoded.key, key_bytes, &key));
+	ctl_hello_encode(&hello, payload);
+	put64(payload, decoded.comm_id);
+	CHECK_OK(inet_handshake_start_client(&shake, &hub_service.protocol, &key, payload, sizeof(payload)));
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (narrow)
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
+	CHECK_EQ(connect(fd, &decoded.addr.sa, sizeof(decoded.addr.in)), 0);
+	WAIT_WHILE ((event = inet_handshake_move(&shake, fd)) != INET_DONE)
+		if (event == INET_FAILED)
+			TEST_FAIL("%s", shake.text);
+	CHECK_OK(ctl_accepted_decode(shake.payload, shake.payload_size, &a));
+	*ret_first = a.first;
+	inet_handshake_end(&shake);
+	return fd;
+}
+
+/* Reads one frame of the hub's that is counted, and returns its tag. */
+static uint64_t read_frame(int fd)
+{
+	static uint8_t body[GANTRY_CTL_MESSAGE_MAX];
+	uint8_t raw[CTL_HEAD_SIZE];
+	struct ctl_head h;
+
+	do {
+		CHECK_EQ(recv(fd, raw, sizeof(raw), MSG_WAITALL), sizeof(raw));
+		CHECK_OK(ctl_head_decode(raw, &h));
+		CHECK_EQ(recv(fd, body, h.size, MSG_WAITALL), h.size);
+	} while (h.kind == CTL_LIFE);
+	return h.tag;
+}
+
+/*
+ * A rank dials again and then reads on from its old socket, as it may until it is answered. The new socket breaks before the
+ * hub has sent all of it again: the rank comes once more, with a count beyond what was written since.
+ */
+TEST(read_on_from_the_old_socket)
+{
+	enum { MANY = 400 }; /* 25 MiB: more than a socket holds */
+	static uint8_t bytes[GANTRY_CTL_MESSAGE_MAX];
+	struct gantry_unique_id id;
+	struct rank_state *s;
+	uint64_t first = 0;
+	int fd, second;
+
+	resume_on("100s");
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = ranks_make(2, &id, NULL);
+	ranks_start(s, 1);
+	fd = come_by_hand(&id, 0, 0, 0, &first);
+	ranks_joined(s, 1);
+	read_frame(fd); /* READY */
+	for (uint64_t i = 0; i < MANY; i++)
+		CHECK_OK(gantry_ctl_send(s[0].ctl, 1, i, bytes, sizeof(bytes)));
+	second = come_by_hand(&id, 1, 1, 0, &first);
+	CHECK_EQ(first, 1);
+	close(fd);
+	for (uint64_t i = 0; i < MANY / 2; i++)
+		CHECK_EQ(read_frame(second), i);
+	UNTIL(hub_keeps(&id, 1) >= MANY / 2);
+	fd = come_by_hand(&id, 2, 1, 1, &first); /* its hello is older than what it has read by now */
+	CHECK_EQ(first, 1);
+	reset_at_hub(&id, 1);
+	close(second);
+	close(fd);
+	fd = come_by_hand(&id, 3, 1 + MANY / 2, 0, &first);
+	CHECK_EQ(first, 1 + MANY / 2);
+	for (uint64_t i = MANY / 2; i < MANY; i++)
+		CHECK_EQ(read_frame(fd), i);
+	CHECK_EQ(lost_count(&s[0]), 0);
+	ctl_head_encode(&(struct ctl_head){.kind = CTL_LEAVE, .from = 1, .to = -1}, bytes);
+	CHECK_EQ(send(fd, bytes, CTL_HEAD_SIZE, 0), CTL_HEAD_SIZE);
+	ranks_leave(s, 1);
+	UNTIL(recv(fd, bytes, sizeof(bytes), 0) <= 0);
+	close(fd);
+	until_quiet();
+}
+
 static int is_waiting(const struct gantry_unique_id *id, int rank)
 {
 	struct hub_rank *r;

@@ -225,3 +225,38 @@ void tests_begin(void)
 {
 	tests_apart(0);
 }
+
+/* The peer says that its eager messages have 300 bytes at most, and sends more where only the device writes the buffer. */
+TEST(eager_beyond_agreement)
+{
+	enum { AGREED = 300, SENT = 60000 };
+	static const size_t sizes[] = {AGREED, 4096, 4097, SENT};
+	static uint8_t data[SENT], buf[SENT];
+
+	world_params(NULL);
+	pattern_fill(data, sizeof(data), 3);
+	EACH_ROW (i, sizes) {
+		struct world w;
+		void *request;
+		gantry_result r = GANTRY_OK;
+		int done = 0;
+
+		world_open(&w, 1, 0);
+		w.l->session.eager_max = AGREED;
+		world_blind(&w, 1, 1);
+		request = irecv(&w, buf, SENT, 1, 1);
+		CHECK(request);
+		say_eager(&w, data, sizes[i], 0);
+		WAIT_WHILE (!done && r == GANTRY_OK) {
+			utter(&w, 0, 1 << 20);
+			listen_away(&w);
+			r = tcp_link_test(request, &done, NULL);
+		}
+		CHECK_EQ(r, sizes[i] <= 4096 ? GANTRY_OK : GANTRY_ERR_PROTOCOL); /* there is room for whole pages */
+		if (r == GANTRY_OK)
+			CHECK_PATTERN(buf, sizes[i], 3);
+		else
+			CHECK_HAS(gantry_last_error(), "larger than what was agreed on");
+		world_close(&w);
+	}
+}

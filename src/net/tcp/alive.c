@@ -276,6 +276,12 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 	tx = &l->lanes[a->lane].tx;
 	if (a->generation != l->lanes[a->lane].resume.generation)
 		return 0; /* of a socket that is no more */
+	if (l->session.resume && a->pieces > l->lanes[a->lane].resume.given) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %u: %llu pieces came, of %llu that were sent",
+				     a->lane, (unsigned long long)a->pieces,
+				     (unsigned long long)l->lanes[a->lane].resume.given);
+		return -1;
+	}
 	tcp_resume_arrived(&l->lanes[a->lane].resume, a->pieces);
 	store_relaxed(&tx->arrived, a->bytes);
 	store_relaxed(&tx->unread, a->unread);

@@ -297,8 +297,59 @@ static int damaged(struct tcp_lane *lane, const char *fmt, ...) REQUIRES(lane_rx
 
 /* ---- control frames ---- */
 
-static void on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
+/* Do the messages that are done include those that were, and none of which pieces are still here? */
+static bool done_fits(const struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
 {
+	const struct tcp_tx *tx = &l->tx;
+	uint64_t more = s->done - tx->peer_done;
+	uint64_t before = (uint64_t)tx->peer_done_bits << 1; /* bit k: message peer_done + k was done */
+
+	if (s->done < tx->peer_done || s->done > tx->next_seq)
+		return false;
+	before = more < 64 ? before >> more : 0; /* bit k: message done + k was */
+	if (before & ~((uint64_t)s->done_bits << 1))
+		return false;
+	if (s->done_bits && s->done + 32 - (uint64_t)__builtin_clz(s->done_bits) >= tx->next_seq)
+		return false;
+	gantry_list_each_entry (send, &tx->bulk, struct tcp_send, head.node) {
+		if (send->seq > s->done + 32)
+			break;
+		if (tcp_counted_done(s->done, s->done_bits, send->seq))
+			return false;
+	}
+	return true;
+}
+
+/* Counters only grow, and count what was sent. What leaves the replay ring, and which buffers go back to their users, depends on
+ * that. -1: the link has failed. */
+static int check_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
+{
+	if (s->received < l->resume.received || s->received > l->tx.eager_out)
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "the peer received %llu eager bytes, of %llu that were sent; before it was %llu",
+				     (unsigned long long)s->received, (unsigned long long)l->tx.eager_out,
+				     (unsigned long long)l->resume.received);
+	else if (s->consumed < l->tx.peer_consumed || s->consumed > s->received)
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "the peer consumed %llu eager bytes, of %llu that it received; before it was %llu",
+				     (unsigned long long)s->consumed, (unsigned long long)s->received,
+				     (unsigned long long)l->tx.peer_consumed);
+	else if (!done_fits(l, s))
+		tcp_link_fail_locked(
+			l, 1, GANTRY_ERR_PROTOCOL,
+			"the peer finished %llu bulk messages (and %08x), of %llu that were posted; before it "
+			"was %llu (and %08x), or some of them are not sent yet",
+			(unsigned long long)s->done, s->done_bits, (unsigned long long)l->tx.next_seq,
+			(unsigned long long)l->tx.peer_done, l->tx.peer_done_bits);
+	else
+		return 0;
+	return -1;
+}
+
+static int on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
+{
+	if (check_state(l, s))
+		return -1;
 	gantry_event_put(GANTRY_EV_STATE_RX, l->session.id, s->posted, s->done);
 	if (s->has_tag) {
 		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
@@ -306,19 +357,18 @@ static void on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(li
 		if (t && (int32_t)(s->posted - t->credit) > 0)
 			t->credit = s->posted;
 	}
-	if (s->received > l->resume.received && s->received <= l->tx.eager_out) {
+	if (s->received > l->resume.received) {
 		l->resume.received = s->received;
 		store_relaxed(&l->resume.received_at, gantry_ticks());
 		tcp_resume_release(l);
 	}
-	if (s->consumed > l->tx.peer_consumed && s->consumed <= l->tx.eager_out) {
+	if (s->consumed > l->tx.peer_consumed) {
 		l->tx.peer_consumed = s->consumed;
 		if (l->tx.window_blocked)
 			store_relaxed(&l->tx.pending, 1);
 	}
-	if (s->done < l->tx.peer_done || s->done > l->tx.next_seq ||
-	    (s->done == l->tx.peer_done && s->done_bits == l->tx.peer_done_bits))
-		return;
+	if (s->done == l->tx.peer_done && s->done_bits == l->tx.peer_done_bits)
+		return 0;
 	l->tx.peer_done = s->done;
 	l->tx.peer_done_bits = s->done_bits;
 	gantry_list_each_entry_safe (send, &l->tx.unacked, struct tcp_send, head.node) {
@@ -329,6 +379,7 @@ static void on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(li
 		gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(send->tag, send->index), send->size);
 		tcp_request_done(&send->head);
 	}
+	return 0;
 }
 
 static void on_rts(struct tcp_link *l, const struct wire_rts *m) REQUIRES(link_mu)
@@ -531,8 +582,7 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f) REQUIRE
 
 	switch (f->kind) {
 	case WIRE_STATE:
-		on_state(lane->link, &f->state);
-		break;
+		return on_state(lane->link, &f->state);
 	case WIRE_RTS:
 		on_rts(lane->link, &f->rts);
 		break;
@@ -573,7 +623,8 @@ static int begin_frame(struct tcp_lane *lane, const uint8_t *header, bool force)
 		return bad_header(lane, r, header);
 	rx->crc = 0;
 	if (rx->frame.kind == WIRE_DATA)
-		return begin_data(lane, force);
+		return lane->index ? begin_data(lane, force)
+				   : broken(lane, "a piece of a bulk message on the control lane");
 	if (lane->index != 0)
 		return broken(lane, "a frame of the control lane on a bulk lane");
 	return rx->frame.kind == WIRE_EAGER ? begin_data(lane, force) : on_control(lane, &rx->frame);

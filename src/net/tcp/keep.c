@@ -346,8 +346,13 @@ static void queue_again(struct tcp_link *l, const struct tcp_kept *k) REQUIRES(l
 	struct tcp_resume *r = &l->resume;
 	struct tcp_send *s = k->send;
 
-	if (tcp_send_acked(l, k->seq))
+	if (tcp_send_acked(l, k->seq)) {
+		if (s && !k->ended) /* then the message is not out, and nothing else would end it */
+			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+					     "the peer finished bulk message %llu, and a piece of it has not come",
+					     (unsigned long long)k->seq);
 		return;
+	}
 	if (!s) { /* its direction was closed before it had come: the peer must not wait for it */
 		l->tx.bulk_sent = l->tx.peer_done + (uint64_t)__builtin_popcount(l->tx.peer_done_bits);
 		l->tx.tell_close = true;

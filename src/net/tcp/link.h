@@ -721,11 +721,16 @@ static inline void tcp_tag_expect(struct tcp_tag *t, bool eager, bool large)
 		t->bulk = !eager;
 }
 
+/* Is this bulk message done, as STATE counts them? */
+static inline bool tcp_counted_done(uint64_t done, uint32_t done_bits, uint64_t seq)
+{
+	return seq < done || (seq - done - 1 < 32 && (done_bits >> (seq - done - 1) & 1));
+}
+
 /* Has the receiver said that this bulk message is done? */
 static inline bool tcp_send_acked(const struct tcp_link *l, uint64_t seq) REQUIRES(link_mu)
 {
-	return seq < l->tx.peer_done ||
-	       (seq - l->tx.peer_done - 1 < 32 && (l->tx.peer_done_bits >> (seq - l->tx.peer_done - 1) & 1));
+	return tcp_counted_done(l->tx.peer_done, l->tx.peer_done_bits, seq);
 }
 
 /* link.c: large receives outstanding in this process; atomic, a hint. */

@@ -56,6 +56,10 @@ void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s)
 
 	if (s->generation < r->generation)
 		return;
+	if (s->generation == UINT32_MAX) { /* none could follow */
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %u: generation %u", s->lane, s->generation);
+		return;
+	}
 	if (s->generation > r->generation) {
 		/* The peer took a socket whose welcome never came here, or dialled one that never came there. */
 		if (!r->stopped) {

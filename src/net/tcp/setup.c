@@ -245,6 +245,10 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	l->session.sealed = peer->sealed;
 	l->session.crc &= !peer->sealed;
 	l->session.rails = tcp_network.devs[l->session.dev].nrails;
+	if (peer->window <
+	    2 * (LINK_TELL + WIRE_EAGER_SIZE)) /* a message could wait for an acknowledgement that is not due */
+		tcp_link_fail(l, 1, GANTRY_ERR_PROTOCOL, "the peer buffers %u eager bytes, which is not enough",
+			      peer->window);
 	l->session.peer_window = peer->window;
 	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
 	/* The receiver reports at LINK_TELL at the latest: what is left of the window must hold an eager message whole. */

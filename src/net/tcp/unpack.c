@@ -101,6 +101,7 @@ static gantry_result make_bounces(struct tcp_unpack *u, size_t each)
 	void *device;
 
 	TRY_NOW(u->dev->ops->alloc_mapped(u->dev, UNPACK_SPARE * each, &u->bounces, &device));
+	u->bounce_size = each;
 	for (int k = 0; k < UNPACK_SPARE; k++)
 		u->spare[k].bounce = (uint8_t *)u->bounces + (size_t)k * each;
 	return GANTRY_OK;

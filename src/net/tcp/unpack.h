@@ -96,6 +96,7 @@ struct tcp_unpack {
 	struct gantry_device *dev;	     /* borrowed from the pool */
 	void *memory;			     /* owned, mapped: both of the following */
 	void *bounces;			     /* owned, mapped: of the spares; NULL: none needed */
+	size_t bounce_size;		     /* of each: the largest eager message that was agreed on */
 	struct gantry_unpack_meta *meta;     /* as the CPU sees it */
 	struct gantry_unpack_handle *handle; /* the same */
 	void *device_handle;		     /* as kernels see it */

@@ -36,6 +36,9 @@ static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t tot
 
 	if (!is_described(recv))
 		return 0;
+	if (eager && ur->place == TCP_PLACE_GATHER && ur->to_device && total > u->bounce_size)
+		return failed(l, GANTRY_ERR_PROTOCOL,
+			      "an eager message is larger than what was agreed on (GANTRY_EAGER_MAX)");
 	if (eager && ur->place == TCP_PLACE_GATHER) {
 		ur->place = ur->to_device ? TCP_PLACE_BOUNCE : TCP_PLACE_BUFFER;
 		if (ur->to_device)

@@ -3,7 +3,8 @@
 # labels: beside
 # The Makefile and its scripts, as somebody meets them who builds for the first time.
 # Catches: a build folder that a failed configuration leaves half made, noise where there is nothing to do, a set-up that
-# installs or asks for more than the target needs, an apt-get command that cannot be pasted.
+# installs or asks for more than the target needs, an apt-get command that cannot be pasted, a build that stays without what
+# was installed after it was configured.
 . "$(dirname "$0")/lib.sh"
 cd "$SOURCE_DIR" || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL CC BUILD CMAKE_ARGS V
@@ -22,6 +23,28 @@ if command -v cmake >/dev/null; then
 	(. scripts/lib.sh && configure "$tmp/b" -DGANTRY_CUDA=OFF) >"$tmp/out" 2>&1 ||
 		fail "a half-made folder is in the way: $(cat "$tmp/out")"
 	grep -q '^-- OpenSSL' "$tmp/out" || fail "configuring does not say what this build can do: $(cat "$tmp/out")"
+fi
+
+# What is installed after the first build is found by the next one, and only then does that configure again. The machine here
+# is a folder, in which CMake looks for headers and libraries and finds none at first.
+if command -v cmake >/dev/null; then
+	mkdir -p "$tmp/root/usr/include" "$tmp/root/usr/lib"
+	build_there()
+	{
+		(. scripts/lib.sh && build "$tmp/c" gantry_gone -DGANTRY_CUDA=OFF -DCMAKE_FIND_ROOT_PATH="$tmp/root" \
+			-DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY) >"$tmp/out" 2>&1 ||
+			fail "building where there is no library: $(cat "$tmp/out")"
+	}
+	has_hwloc() { grep -rqF 'GANTRY_HAVE_HWLOC=1' "$tmp/c/CMakeFiles/gantry_net.dir"; }
+	build_there
+	for part in OpenSSL hwloc libmnl; do grep -q "^-- $part: not found" "$tmp/out" || fail "$part is found in an empty folder: $(cat "$tmp/out")"; done
+	has_hwloc && fail "a build without hwloc has it"
+	made=$(stat -c %Y%y "$tmp/c/CMakeFiles/cmake.check_cache")
+	build_there
+	[ "$made" = "$(stat -c %Y%y "$tmp/c/CMakeFiles/cmake.check_cache")" ] || fail "a build with nothing new configures again"
+	touch "$tmp/root/usr/include/hwloc.h" "$tmp/root/usr/lib/libhwloc.so"
+	build_there
+	has_hwloc || fail "a build does not find what was installed after the first one: $(cat "$tmp/out")"
 fi
 
 # Nothing to do, nothing to say.

@@ -54,8 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	MUST(data && gantry_openssl_load() != GANTRY_OK);
-	return size != size;
+	MUST(gantry_openssl_load() != GANTRY_OK);
+	return 0;
 }
 
 #endif

@@ -9,6 +9,8 @@ no_leaks
 driver=$BUILD_DIR/drivers/agree
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 out=$tmp/out file=$tmp/file
+secrets=0
+has_openssl && secrets=1
 
 # try NAME ARGUMENTS... -- PATTERN...: each pattern must be found in the output.
 try()
@@ -20,6 +22,7 @@ try()
 		shift
 	done
 	shift
+	[[ $secrets = 1 || "${args[*]}" != *GANTRY_SECRET* ]] || return 0
 	"$driver" "${args[@]}" >"$out" 2>"$out.err" || { fail "$name: the driver ended badly"; cat "$out.err"; }
 	cat "$out.err" >>"$out"
 	for pattern in "$@"; do
@@ -58,7 +61,7 @@ try "crc differs, with a secret" pair "GANTRY_CRC=1;GANTRY_SECRET=alpha" "GANTRY
 	'^accept ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)' \
 	'^connect ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)'
 both="GANTRY_SECRET=alpha;GANTRY_ENCRYPT"
-if "$gantry" doctor --json 2>/dev/null | grep -q '"name": "openssl", "level": "ok"'; then
+if [ $secrets = 1 ]; then
 	try "both encrypt" pair "$both=require" "$both=on" -- '^transfer OK'
 	try "one would encrypt" pair "$both=on" "$both=off" -- '^transfer OK'
 	try "encryption is required, the connecting side has it off" pair "$both=require" "$both=off" -- \

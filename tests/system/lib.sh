@@ -73,6 +73,14 @@ check_json() {
 	[ "$(grep -c '"wrong": 0[,}]' "$tmp/rows")" = "$rows" ] || die "wrong bytes"
 }
 
+# has_openssl: whether the build can authenticate and encrypt; a test leaves those parts out where it cannot.
+has_openssl()
+{
+	"$gantry" doctor --json 2>/dev/null | grep -q '"name": "openssl", "level": "ok"' && return
+	echo "skipped: what needs a secret: this build has no OpenSSL" >&2
+	return 1
+}
+
 # ---- deadlines ----
 
 # In many tests a peer counts as dead after GANTRY_TIMEOUT. That must be short, or the tests take minutes; but on a loaded

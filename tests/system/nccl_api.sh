@@ -27,7 +27,7 @@ GANTRY_TIMEOUT=5s expect 0 processes 4 death
 [ ! -e "$BUILD_DIR/fixtures/cuda/libcuda.so.1" ] || [ -n "${GANTRY_SANITIZED:-}" ] ||
 	LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$BUILD_DIR/fixtures/cuda GANTRY_NCCL_DEVICE=auto expect 0 threads 1 cuda
 
-if [ -e "$BUILD_DIR/tests/test_encrypt" ] && ldconfig -p | grep -q libssl.so; then
+if [ -e "$BUILD_DIR/tests/test_encrypt" ] && has_openssl && ldconfig -p | grep -q libssl.so; then
 	GANTRY_LOG=info GANTRY_TRANSPORT=net expect 0 processes 2 encrypt sendrecv encrypt_late
 	has err 'lanes, encrypted'
 fi

@@ -156,6 +156,7 @@ echo "ok: memory"
 
 # With a secret, with encryption, and with another secret.
 for settings in GANTRY_SECRET=alpha "GANTRY_SECRET=alpha GANTRY_ENCRYPT=require"; do
+	has_openssl || break
 	end_all
 	export $settings
 	serve 4

@@ -212,7 +212,8 @@ TEST(test_keys)
 	CHECK_OK(gantry_ctl_create_id(&id));
 	wrong = id;
 	wrong.bytes[40] ^= 1;
-	refused(&wrong, 1, 2, GANTRY_ERR_AUTH, "the key does not fit");
+	/* Without MACs the hub shows its half of the key first: the rank finds the difference. */
+	refused(&wrong, 1, 2, GANTRY_ERR_AUTH, GANTRY_HAVE_OPENSSL ? "the key does not fit" : "does not know the key");
 	if (!GANTRY_HAVE_OPENSSL) {
 		set_params("GANTRY_SECRET", "alpha");
 		CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);

@@ -496,12 +496,14 @@ static void test_alone(void)
 
 TEST(with_and_without_secret)
 {
+	if (!GANTRY_HAVE_OPENSSL)
+		SKIP("in a build without OpenSSL the key is sent as it is, and a recording of it is as good as a rank");
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "400s", 1);
-	for (int secret = 0; secret <= GANTRY_HAVE_OPENSSL; secret++) {
+	for (int secret = 0; secret < 2; secret++) {
 		set_params("GANTRY_SECRET", secret ? "a secret of the job" : NULL);
-		auth = secret ? INET_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? INET_AUTH_KEY : INET_AUTH_SHOWN;
+		auth = secret ? INET_AUTH_SECRET : INET_AUTH_KEY;
 		test_flood();
 		test_alone();
 	}

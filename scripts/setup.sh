@@ -33,7 +33,7 @@ command groff         | groff-base    | the test of the man pages
 command man           | man-db        | the test of the man pages
 command dpkg-shlibdeps | dpkg-dev     | make deb, and its test
 command file          | file          | make deb, and its test
-command debootstrap   | debootstrap   | the test of make run on a bare machine
+command debootstrap   | debootstrap   | the test of the first commands on a bare machine
 command clang         | clang         | the second compiler of the suite
 clang_fuzzer          | libclang-rt-dev | fuzz targets
 command clang-format  | clang-format  | make format

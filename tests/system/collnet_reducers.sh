@@ -37,7 +37,7 @@ lacks err WARN
 for i in 0 1; do grep -q '"ranks": *3' "$tmp/reducer$i.out" || die "reducer $i has had no job of three ranks: $(cat "$tmp/reducer$i.out")"; done
 GANTRY_CONNECT_TIMEOUT=2s GANTRY_REDUCERS=$GANTRY_REDUCERS,127.0.0.1:18609 right collnet -b 1k -e 100k -f 100
 like err 'WARN net: rank [0-2]: 2 of 3 reducers are used: reducer 2 '
-GANTRY_REDUCERS=127.0.0.1:18600,localhost:18600 right collnet -b 1k -e 1k
+GANTRY_REDUCERS=127.0.0.1:18600,127.1:18600 right collnet -b 1k -e 1k
 like err 'does without reducer [01] of 2 .*: GANTRY_REDUCERS must be the same on all ranks, and name a reducer once'
 GANTRY_CONNECT_TIMEOUT=2s GANTRY_REDUCERS=127.0.0.1:18609 right '[abd-z][a-z0-9]*' -b 1k -e 1k
 like err 'rank 0 gantry WARN comm: collnet is not used, other algorithms are: rank [0-2]: none of the 1 reducers of GANTRY_REDUCERS serves all ranks: .*: Connection refused$'

@@ -23,7 +23,7 @@ struct card {
 	int32_t failed;
 	uint64_t takes;				      /* GANTRY_COLLNET_BIT, in the second one */
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE]; /* of a host's rank, in the first one */
-	char why[384]; /* gantry_last_error's: a reducer's own reason comes last in it */
+	char why[384];				      /* gantry_last_error's: a reducer's own reason comes last in it */
 };
 
 int comm_collnet_take(char *transports)
@@ -51,7 +51,7 @@ static int is_asked_for(const struct gantry_comm *comm)
 {
 	const struct gantry_params *p = gantry_params();
 
-	return comm->nranks > 1 && (comm->coll.collnet || p->collnet || p->algo == PARAM_ALGO_COLLNET);
+	return comm->nranks > 1 && (comm->coll.collnet || p->collnet || *p->reducers || p->algo == PARAM_ALGO_COLLNET);
 }
 
 /* The rank of each host that sends to reducers: its first place. */

@@ -3,7 +3,7 @@
 # labels: beside
 # A communicator whose reducers are processes of their own: results are right, a reducer that nobody reaches is left out,
 # without any other algorithms are used and the log says why, and one that dies is an error that names it on all ranks, in
-# time, also on those that another rank of their host sends for.
+# time, also on those that another rank of their host sends for. GANTRY_REDUCERS alone has the cost model consider them.
 . "$(dirname "$0")/lib.sh"
 no_leaks
 own_network "$0"
@@ -35,6 +35,13 @@ export GANTRY_REDUCERS=127.0.0.1:18600,127.0.0.1:18601
 right collnet -b 8 -e 1M -f 40 -d half,float -o sum,avg -c bits
 lacks err WARN
 for i in 0 1; do grep -q '"ranks": *3' "$tmp/reducer$i.out" || die "reducer $i has had no job of three ranks: $(cat "$tmp/reducer$i.out")"; done
+# The list alone offers them to the cost model: it has an estimate, and the reducers have a job.
+begun() { grep -c '"event": "begun"' "$tmp/reducer0.out"; }
+before=$(begun)
+"$gantry" perf all_reduce --ranks 3 --hosts 3 -b 1M -e 1M -n 1 -w 0 --repeats 1 --explain >"$tmp/out" 2>"$tmp/err" || die "GANTRY_REDUCERS alone: exit status $?"
+like out '^# +collnet +[0-9.]+'
+await eval '[ "$(begun)" -gt "$before" ]' || die "GANTRY_REDUCERS alone: the reducers have no job"
+echo "ok: GANTRY_REDUCERS alone"
 GANTRY_CONNECT_TIMEOUT=2s GANTRY_REDUCERS=$GANTRY_REDUCERS,127.0.0.1:18609 right collnet -b 1k -e 100k -f 100
 like err 'WARN net: rank [0-2]: 2 of 3 reducers are used: reducer 2 '
 GANTRY_REDUCERS=127.0.0.1:18600,127.1:18600 right collnet -b 1k -e 1k

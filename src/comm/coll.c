@@ -389,6 +389,19 @@ static uint32_t lanes_for(const struct comm_call *call)
 	return n < LANES_MIN ? LANES_MIN : (uint32_t)(n + 31) / 32 * 32;
 }
 
+/* For reports: both ends of a connection count alike, since their plans have it alike. */
+static void count_turns(const struct comm_call *call, uint32_t ch)
+{
+	const struct coll_plan *plan = call->plan->channels[ch].plan;
+
+	for (uint32_t i = 0; i < plan->npeers; i++) {
+		struct comm_conn *cc = comm_coll_conn(call->comm, &plan->peers[i], ch);
+
+		if (is_first(plan, i))
+			store_relaxed(&cc->turns, cc->turns + 1);
+	}
+}
+
 static void count_paths(const struct comm_call *call, const struct gantry_coll *share)
 {
 	uint64_t *paths = call->comm->coll.paths, step = call->choice.step_bytes;
@@ -434,6 +447,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	ptr = comm_memory_ptr(call, shifts);
 	for (uint32_t ch = 0; ch < channels; ch++) {
 		plan_share(call, ch, ptr, &shares[ch]);
+		count_turns(call, ch);
 		if (ptr)
 			shares[ch].shifts = (void *)((char *)w->mapped_dev + ((char *)shifts - (char *)shares));
 		shifts += 2 * call->plan->channels[ch].plan->npeers;

@@ -50,7 +50,7 @@ struct comm_conn {
 	struct gantry_connector c;
 	struct gantry_connect_info peer_info;
 	struct gantry_conn *dev; /* the device's copy of c.conn */
-	uint64_t turns;		 /* transfers planned so far */
+	uint64_t turns;		 /* transfers and collectives planned so far */
 	enum comm_stage stage;
 	uint32_t id;		 /* for the trace */
 	uint8_t messages, taken; /* of a call that small.c does: posted so far, and received */

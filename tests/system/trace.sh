@@ -41,7 +41,14 @@ done
 # Collectives have tracks of their own, with what they are.
 for transport in shm net; do
 	picture coll-$transport all_reduce --ranks 2 --transport $transport -b 4k -e 4k -n 20 -w 1 --repeats 1 --algo ring
-	for rank in 0 1; do bars $((rank + 1)) 20 "all_reduce, peer -, transport -"; done
+	"$gantry" trace --summary --json "$tmp/coll-$transport"-*.jsonl >"$tmp/summary" || die "trace --summary gives $?"
+	for rank in 0 1; do
+		bars $((rank + 1)) 20 "all_reduce, peer -, transport -"
+		# A ring of two has one connection each way, which every call uses: as many operations as the picture has bars.
+		n=$(sed -n "s/^process $((rank + 1)): \([0-9]*\) x all_reduce, peer -, transport -$/\1/p" "$tmp/seen")
+		[ "$(grep -c "\"rank\": $rank, .*\"transport\": \"$transport\", \"ops\": $n," "$tmp/summary")" = 2 ] ||
+			{ cat "$tmp/summary" >&2; die "trace --summary: not 2 connections of rank $rank with $n operations"; }
+	done
 	grep '"name":"all_reduce"' "$tmp/coll-$transport.json" |
 		grep -q '"bytes":4096,"protocol":"[a-z0-9]*","type":"float","redop":"sum","algorithm":"ring"' || die "no arguments"
 done

@@ -664,6 +664,18 @@ static int run_once(void *arg)
 	return perf_table_end(&table, status, first_wrong(shared));
 }
 
+/* The built-in network moves host memory here; whoever asks for UNPACK wants to measure that. */
+static void say_unpack_unused(const struct perf_opts *o)
+{
+	enum param_unpack wanted = gantry_params()->unpack;
+
+	if (!o->plugin && (wanted == PARAM_UNPACK_KERNEL || wanted == PARAM_UNPACK_EMULATED))
+		fprintf(stderr,
+			"%s: GANTRY_UNPACK=%s is not used: the built-in network is measured with host memory; "
+			"--plugin libnccl-net-gantry.so measures the plugin with it, gantry perf rx the pipeline\n",
+			set.program, param_unpack_words[wanted]);
+}
+
 int cmd_perf_net(int argc, char **argv)
 {
 	static struct perf_opts o;
@@ -675,6 +687,7 @@ int cmd_perf_net(int argc, char **argv)
 		return status - 1;
 	if (set_environment(&o) < 0)
 		return 2;
+	say_unpack_unused(&o);
 	if (!o.remote.listen && perf_memory_check("net", perf_remote_wanted(&o.remote) ? 1 : 2, buffer_bytes(&o)) < 0)
 		return 1;
 	return perf_remote_main(&o.remote, run_once, &o);

@@ -43,32 +43,24 @@ _Static_assert(sizeof(struct gantry_net_device_handle) == sizeof(ncclNetDeviceHa
 
 ncclResult_t plugin_result(gantry_result r)
 {
+	static const ncclResult_t codes[] = {
+		[GANTRY_ERR_DEVICE] = ncclUnhandledCudaError, [GANTRY_ERR_SYSTEM] = ncclSystemError,
+		[GANTRY_ERR_LIMIT] = ncclSystemError,	      [GANTRY_ERR_NOMEM] = ncclSystemError,
+		[GANTRY_ERR_SIZE] = ncclInvalidUsage,	      [GANTRY_ERR_CONFIG] = ncclInvalidUsage,
+		[GANTRY_ERR_SETTING] = ncclInvalidUsage,      [GANTRY_ERR_VERSION] = ncclInvalidUsage,
+		[GANTRY_ERR_AUTH] = ncclInvalidUsage,	      [GANTRY_ERR_USAGE] = ncclInvalidUsage,
+		[GANTRY_ERR_UNSUPPORTED] = ncclInvalidUsage,  [GANTRY_ERR_INVALID] = ncclInvalidArgument,
+	};
+
+	if (r == GANTRY_OK)
+		return ncclSuccess;
 	if (gantry_result_is_remote(r))
 		return ncclRemoteError;
-	switch (r) {
-	case GANTRY_OK:
-		return ncclSuccess;
-	case GANTRY_ERR_DEVICE:
-		return ncclUnhandledCudaError;
-	case GANTRY_ERR_SYSTEM:
-	case GANTRY_ERR_LIMIT:
-	case GANTRY_ERR_NOMEM:
-		return ncclSystemError;
-	case GANTRY_ERR_SIZE:
-	case GANTRY_ERR_CONFIG:
-	case GANTRY_ERR_SETTING:
-	case GANTRY_ERR_VERSION:
-	case GANTRY_ERR_AUTH:
-	case GANTRY_ERR_USAGE:
-		return ncclInvalidUsage;
-	case GANTRY_ERR_INVALID:
-		return ncclInvalidArgument;
-	case GANTRY_AGAIN:
+	if (r == GANTRY_AGAIN)
 		LOG_ERROR(PLUGIN, "the core said \"again\" in a call that cannot pass it on");
-		return ncclInternalError;
-	default:
-		return ncclInternalError;
-	}
+	if ((unsigned)r < sizeof(codes) / sizeof(codes[0]) && codes[r] != ncclSuccess)
+		return codes[r];
+	return ncclInternalError; /* a bug, here or at the peer */
 }
 
 /*

@@ -35,6 +35,15 @@ grep -q '"channels": 2' "$tmp/header" || die "the header does not say how many c
 expect 2 --channels 17
 expect 2 --channels 2 --raw
 
+# UNPACK that is asked for and not used is named, with the reason; the plugin refuses what the interface cannot do as wrong
+# usage, not as an error of its own. No machine has devmem TCP on lo.
+GANTRY_UNPACK=kernel expect 0 -b 4k -e 4k $few
+like err '^gantry perf net: GANTRY_UNPACK=kernel is not used: the built-in network is measured with host memory'
+GANTRY_UNPACK=kernel GANTRY_IFNAME=lo expect 1 -b 4k -e 4k $few --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so"
+like err 'devmem TCP was asked for but cannot be used with lo: .'
+like err 'init gave ncclInvalidUsage \(5\)$'
+lacks err ERR_INTERNAL
+
 # As a plugin, by path, by its highest version.
 expect 0 -b 1 -e $largest -f 16 $few --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so" --json
 check_json $(((rows + 1) / 2)) $fields

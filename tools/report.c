@@ -40,7 +40,7 @@ static const struct option_set set = {
 	.usage = "[OPTION]... FILE... -o OUT.html",
 	.about = "Makes one page with plots and tables of the JSON lines that gantry perf --json and bench/ write.\n"
 		 "Several files are drawn side by side and compared with the first. FILE - is standard input.\n",
-	.notes = "\nExit status: 0, 1 if a file cannot be read or written or has nothing to draw, 2 on wrong usage.\n",
+	.notes = "\nExit status: 0, 1 if a file cannot be read or written or nothing can be drawn, 2 on wrong usage.\n",
 	OPTION_SPECS(specs),
 	.operand_at = AT(files),
 	.many = 1,
@@ -155,7 +155,7 @@ static void tell_left_out(const struct report *r)
 static int read_files(struct report *r, const struct option_words *files)
 {
 	char why[PATH_MAX + 256];
-	int good = 1;
+	int good = 1, drawn = 0;
 
 	for (int i = 0; i < files->n; i++) {
 		if (report_read(r, files->word[i], why, sizeof(why))) {
@@ -168,10 +168,12 @@ static int read_files(struct report *r, const struct option_words *files)
 	if (report_finish(r))
 		return complain("report", "no memory");
 	tell_left_out(r);
-	for (size_t i = 0; i < r->nfiles; i++)
+	for (size_t i = 0; i < r->nfiles; i++) {
+		drawn |= r->files[i].rows != 0;
 		if (!r->files[i].rows)
-			return complain(r->files[i].path, "no line has a figure that can be drawn");
-	return EXIT_FINE;
+			complain(r->files[i].path, "no line has a figure that can be drawn");
+	}
+	return drawn ? EXIT_FINE : EXIT_BAD_FILE;
 }
 
 /* ---- what is written ---- */
@@ -289,8 +291,6 @@ int cmd_report(int argc, char **argv)
 		return status - 1;
 	if (!q.files.n)
 		return usage_error("a FILE is missing");
-	if (q.files.n > REPORT_FILES_MAX)
-		return usage_error("more than 8 files");
 	if (q.json && q.svg >= 0)
 		return usage_error("--json and --svg exclude each other");
 	if (!q.output && q.json)

@@ -120,8 +120,8 @@ enum report_kind {
 	REPORT_PLOT_COMPARE
 };
 
-/* Colours; bars that one plot should have at most; files. */
-enum { REPORT_STYLES = 8, REPORT_LINES_MAX = 24, REPORT_FILES_MAX = 8 };
+/* Colours, which is how many lines one plot has; bars that one plot should have at most. */
+enum { REPORT_STYLES = 8, REPORT_LINES_MAX = 24 };
 
 struct report_line {
 	char name[400];

@@ -32,7 +32,10 @@ enum { BENCH_PEERS = sizeof(bench_peers) / sizeof(bench_peers[0]) };
 
 const char *report_letter(size_t file, char buf[8])
 {
-	snprintf(buf, 8, "%c", 'A' + (int)(file % 26));
+	if (file < 26)
+		snprintf(buf, 8, "%c", 'A' + (int)file);
+	else
+		snprintf(buf, 8, "%c%c", 'A' + (int)((file / 26 - 1) % 26), 'A' + (int)(file % 26));
 	return buf;
 }
 
@@ -40,6 +43,9 @@ double report_times_better(enum report_quantity q, double a, double b)
 {
 	return q == REPORT_BANDWIDTH ? a / b : b / a;
 }
+
+/* Lines of the same plots that keep their colours from one quantity to the next. */
+enum { STYLES_KEPT = 512 };
 
 /* A section while it is made. */
 struct maker {
@@ -53,7 +59,7 @@ struct maker {
 		const struct report_series *series;
 		const char *bar;
 		int slot; /* 0: the thing itself; else its first, second ... peer */
-	} styles[REPORT_LINES_MAX];
+	} styles[STYLES_KEPT];
 	size_t nstyles;
 };
 
@@ -180,7 +186,7 @@ static int style_of(struct maker *m, const struct report_plot *p, const struct r
 			    : t->file == s->file && same_set(t, s) && m->styles[i].slot == slot)
 			return (int)(i % REPORT_STYLES);
 	}
-	if (i < REPORT_LINES_MAX) {
+	if (i < STYLES_KEPT) {
 		m->styles[i].series = s;
 		m->styles[i].bar = bar;
 		m->styles[i].slot = slot;
@@ -236,16 +242,24 @@ static int add_bars(struct maker *m, struct report_plot *p, const struct report_
 	return 0;
 }
 
-/* All series of a set and quantity: the files side by side, then what stood beside them. */
-static int add_set(struct maker *m, struct report_plot *p, const struct report_series *set)
+/*
+ * All series of a set and quantity: the files side by side, then what stood beside them. When all colours are used, which
+ * takes more files than there are colours, another plot goes on; *p is the last one.
+ */
+static int add_set(struct maker *m, struct report_plot **p, const struct report_series *set)
 {
+	enum report_quantity q = (*p)->quantity;
+	enum report_kind kind = (*p)->kind;
+
 	for (int peers = 0; peers < 2; peers++) {
 		for (size_t i = 0; i < m->r->nseries; i++) {
 			const struct report_series *s = &m->r->series[i];
 
-			if (!same_set(s, set) || s->quantity != p->quantity || (s->peer != NULL) != peers)
+			if (!same_set(s, set) || s->quantity != q || (s->peer != NULL) != peers)
 				continue;
-			if (m->bars ? !peers && add_bars(m, p, s) : add_line(m, p, s, NULL))
+			if (!m->bars && (*p)->nlines == REPORT_STYLES)
+				*p = add_plot(m, kind, q);
+			if (!*p || (m->bars ? !peers && add_bars(m, *p, s) : add_line(m, *p, s, NULL)))
 				return -1;
 		}
 	}
@@ -488,7 +502,7 @@ static int plan_plots(struct maker *m)
 			if (!p)
 				return -1;
 			for (size_t i = from; i < to; i++)
-				if (add_set(m, p, m->sets[i]))
+				if (add_set(m, &p, m->sets[i]))
 					return -1;
 			if (!p->nlines) /* peers without what they were measured beside have no bars */
 				m->s->nplots--;

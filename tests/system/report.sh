@@ -40,6 +40,24 @@ for bytes in 64 256 1024 4096; do
 done
 echo "ok: every result has its page"
 
+# All results on one page, whose file without figures is named; and more files of one operation than there are letters and colours:
+# 60 lines (raw TCP beside each) in eight plots, in each of which every line has a colour of its own.
+expect 0 "$results"/*.jsonl -o "$tmp/all.html"
+like err 'h200-device.jsonl: no line has a figure that can be drawn$'
+[ "$(grep -o '<div class="card"><h3>[A-Z]*: ' "$tmp/all.html" | sort -u | wc -l)" = "$(ls "$results"/*.jsonl | wc -l)" ] || die "not every file has a letter"
+mkdir "$tmp/many"
+for ((i = 10; i < 40; i++)); do cp "$tmp/fresh.jsonl" "$tmp/many/$i.jsonl"; done
+expect 0 "$tmp/many"/*.jsonl -o "$tmp/many.html"
+has many.html '<h3>AD: 39.jsonl</h3>'
+grep -o '<h3>Bandwidth</h3>' "$tmp/many.html" | wc -l >"$tmp/plots"
+[ "$(cat "$tmp/plots")" = 8 ] || die "60 lines of bandwidth (30 files, raw TCP beside each) in $(cat "$tmp/plots") plots, not in 8"
+grep '<ul class="leg">' "$tmp/many.html" | while read -r legend; do
+	twice=$(grep -o 'class="sw s[0-9]*"' <<<"$legend" | sort | uniq -d)
+	[ -z "$twice" ] || echo "$twice"
+done >"$tmp/twice"
+[ ! -s "$tmp/twice" ] || die "a plot has two lines of one colour"
+echo "ok: many files"
+
 # Lost output, wherever it goes; a page that was there stays.
 timeout 60 "$gantry" report "$tmp/fresh.jsonl" -o - >/dev/full 2>"$tmp/err"
 [ $? = 1 ] || die "a full disk should be an error"

@@ -1,5 +1,5 @@
 /*
- * What both examples need to run as two processes of one machine, and nothing about Gantry: on several machines mpirun,
+ * What the examples need to run as two processes of one machine, and nothing about Gantry: on several machines mpirun,
  * srun or ssh would start them. A process that fails ends the other one, and none outlives the program.
  */
 #ifndef TWO_H

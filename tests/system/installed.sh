@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
-# The installed tree is enough to build upon: both examples, outside of the source tree, by pkg-config and by
-# find_package; the versions agree; headers, man pages and docs are there; `make uninstall` leaves nothing.
+# The installed tree is enough to build upon: the examples, outside of the source tree, by pkg-config and by
+# find_package; the versions agree; headers, man pages and docs are there, and no link between pages is dead; `make uninstall` leaves nothing.
 . "$(dirname "$0")/lib.sh"
 [ -z "${GANTRY_SANITIZED:-}" ] || skip "what is built with a sanitizer is not for programs built without"
 need cmake cc pkg-config
@@ -47,7 +47,7 @@ for function in $(sed -nE 's/^\t\t(gantry_[a-z_]+);$/\1/p' "$SOURCE_DIR/src/gant
 	page=$(sed -n 's/^\.so //p' "$prefix/share/man/man3/$function.3") && grep -q "$function(" "$prefix/share/man/$page" ||
 		die "man $function does not lead to its page"
 done
-for file in README.md CHANGELOG.md LICENSE $(cd "$SOURCE_DIR" && echo docs/*.md examples/*); do
+for file in README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(cd "$SOURCE_DIR" && echo docs/*.md examples/*); do
 	cmp -s "$SOURCE_DIR/$file" "$doc/$file" || die "$file is not installed"
 done
 for file in bin/gantry lib/libnccl-net-gantry.so lib/libgantry-emulated.so lib/libgantry.so lib/gantry-nccl/libnccl.so.2; do
@@ -56,6 +56,17 @@ done
 [ ! -e "$prefix/lib/gantry" ] || die "lib/gantry is what NCCL_NET_PLUGIN=gantry opens first"
 [ ! -L "$prefix/lib/libnccl-net-gantry.so" ] || die "the plugin's name is not plain"
 echo "ok: programs, libraries, man pages, docs"
+
+# Links between the installed pages, and to files beside them, lead somewhere.
+links=0 page=
+while IFS=: read -r page link; do
+	link=${link#*](}
+	case $link in '' | *://* | mailto:*) continue ;; esac
+	links=$((links + 1))
+	[ -e "${page%/*}/$link" ] || fail "${page#"$doc/"}: the link to $link is dead"
+done < <(grep -roE --include='*.md' '\]\([^)# ]+' "$doc")
+[ $failed = 0 ] && [ $links -gt 100 ] || die "dead links, or too few of them were found: $links"
+echo "ok: $links links"
 
 # Each header by itself, in the strictest dialects that it promises.
 for header in "$prefix"/include/gantry/*.h; do
@@ -91,10 +102,10 @@ END
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 read -ra flags <<<"$(pkg-config --cflags --libs gantry)"
-for program in sendrecv rx_tensor version; do
+for program in sendrecv all_reduce rx_tensor version; do
 	cc -Wall -Wextra -Werror $program.c "${flags[@]}" -o "$tmp/$program" >"$tmp/log" 2>&1 || die "$program by pkg-config"
 done
-(export LD_LIBRARY_PATH=$prefix/lib && checked "$tmp/sendrecv" "$tmp/rx_tensor") || exit 1
+(export LD_LIBRARY_PATH=$prefix/lib && checked "$tmp/sendrecv" "$tmp/all_reduce" "$tmp/rx_tensor") || exit 1
 version=$(LD_LIBRARY_PATH=$prefix/lib "$tmp/version") || die "header and library are of different versions"
 [ "$(pkg-config --modversion gantry)" = "$version" ] || die "gantry.pc is not of version $version"
 [ "$("$prefix/bin/gantry" --version | cut -d' ' -f2)" = "$version" ] || die "the command is not of version $version"
@@ -105,7 +116,7 @@ cat >CMakeLists.txt <<END
 cmake_minimum_required(VERSION 3.16)
 project(user C)
 find_package(gantry ${version%.*} REQUIRED)
-foreach(name sendrecv rx_tensor)
+foreach(name sendrecv all_reduce rx_tensor)
   add_executable(\${name} \${name}.c)
   target_link_libraries(\${name} PRIVATE gantry::gantry)
 endforeach()
@@ -118,7 +129,7 @@ endforeach()
 END
 cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix" >"$tmp/log" 2>&1 || die "find_package"
 cmake --build build >"$tmp/log" 2>&1 || die "the examples by find_package"
-checked build/sendrecv build/rx_tensor
+checked build/sendrecv build/all_reduce build/rx_tensor
 echo "ok: find_package"
 
 # What was there before stays, whatever the folder.

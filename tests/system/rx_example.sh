@@ -30,8 +30,16 @@ for transport in p2p shm net; do
 	grep -qxF "0 wrong" "$tmp/out" || die "wrong bytes over $transport"
 done
 echo "ok: sendrecv"
+for transport in p2p shm net; do
+	GANTRY_TRANSPORT=$transport run 0 all_reduce 3000001
+	for rank in 0 1; do
+		has out "rank $rank: the sum of 750001 floats over $transport"
+	done
+	grep -qxF "0 wrong" "$tmp/out" || die "wrong sums over $transport"
+done
+echo "ok: all_reduce"
 
-for program in rx_tensor sendrecv; do
+for program in rx_tensor sendrecv all_reduce; do
 	for bytes in abc -5 0 12x '' 99999999999999999999; do
 		run 2 $program "$bytes"
 		has err "'$bytes' is no number of bytes above 0"
@@ -103,8 +111,10 @@ if [ -n "${OWN_NETWORK:-}" ]; then
 	ip address del 127.0.0.1/8 dev lo || die "lo keeps its IPv4 address"
 	run 0 rx_tensor 3000001
 	has out "0 wrong"
-	GANTRY_TRANSPORT=net run 0 sendrecv 3000001
-	has out "0 wrong"
+	for program in sendrecv all_reduce; do
+		GANTRY_TRANSPORT=net run 0 $program 3000001
+		has out "0 wrong"
+	done
 	echo "ok: IPv6 alone"
 fi
 echo "the examples and the pipeline's measurement hold"

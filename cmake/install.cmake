@@ -10,7 +10,9 @@ set(man_sections 1 3 5 7)
 # The folders are looked at first: `make uninstall` removes those that were not there.
 set(folders ${CMAKE_INSTALL_BINDIR} ${CMAKE_INSTALL_LIBDIR} ${CMAKE_INSTALL_LIBDIR}/gantry-nccl ${pc_dir} ${package_dir} ${CMAKE_INSTALL_INCLUDEDIR}/gantry
   ${example_dir})
-file(GLOB_RECURSE docs CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} docs/*)
+# Pages, and what they link to.
+file(GLOB_RECURSE docs CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} docs/* bench/results/*)
+list(APPEND docs tests/transport/mailbox.c)
 foreach(page ${docs})
   cmake_path(GET page PARENT_PATH folder)
   list(APPEND folders ${CMAKE_INSTALL_DOCDIR}/${folder})
@@ -48,8 +50,10 @@ foreach(page ${pages})
 endforeach()
 install(DIRECTORY ${CMAKE_BINARY_DIR}/man3/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
 # As in the tree, so that the links between the pages hold.
-install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
+install(FILES tests/transport/mailbox.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/transport)
 install(DIRECTORY examples/ DESTINATION ${example_dir})
 
 # find_package(gantry) gives gantry::gantry. Until 1.0 the interface may change with every minor version.

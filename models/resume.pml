@@ -28,7 +28,8 @@
  *
  * What is abstracted. Time: a side that has lost the control lane dials for ever and does not reach its deadline, but for a
  * peer that restarted. A refusal that means "not yet" is a hello that waits. The other direction sends nothing: it would
- * use the same frames on its own counters. A piece is written in one step, after one in which it has begun.
+ * use the same frames on its own counters. Threads: a bulk lane gets its socket in two steps of the service thread, the end of the
+ * hand-shake and the installation; others read the control lane between them. All else is one step. A piece is written in one step, after one in which it has begun.
  *
  * Planted bugs: each must be found.
  *   BUG_EARLY     a piece's buffer is given back when the socket has taken it
@@ -39,6 +40,7 @@
  *   BUG_RETELL    what was told on the lost control lane is not told again
  *   BUG_REWIND    eager messages that the lost control lane had taken are not sent again
  *   BUG_HELD      the buffer of an eager message is given back when the socket has taken it
+ *   BUG_INSTALL   whether a bulk lane still waits for its socket is looked at before the welcome, and not when it is installed
  *   BUG_SESSION   a process that has restarted takes the session for its own
  */
 #ifndef EAGERS
@@ -77,6 +79,7 @@ byte sockets = LANES, faults = FAULTS;
 byte sock[2 * LANES], gen[2 * LANES], cnt[2 * LANES], peer_count[2 * LANES];
 bool tell[2 * LANES], peer_stopped[2 * LANES], settled[2 * LANES]; /* settled: its pieces are queued again */
 byte dial[LANES], dial_gen[LANES]; /* the dialling side's: a socket whose hand-shake is under way */
+byte taken[2], taken_lane[2], taken_gen[2]; /* a socket whose hand-shake is over, and that is not a bulk lane's yet */
 
 /* The sender. */
 byte es, ek; /* next eager message to send; those before ek are known to have come */
@@ -190,6 +193,29 @@ inline replace(sd, ln, so, ge)
 	peer_stopped[AT(sd, ln)] = false;
 	settled[AT(sd, ln)] = false;
 	tell[AT(sd, ln)] = false
+}
+
+/* The hand-shake is over; until the installation the service thread does nothing else. */
+inline take(sd, ln, so, ge)
+{
+	taken[sd] = so;
+	taken_lane[sd] = ln;
+	taken_gen[sd] = ge
+}
+
+#ifdef BUG_INSTALL
+#define WAITS_FOR_IT(sd) true
+#else
+#define WAITS_FOR_IT(sd) \
+	(taken_gen[sd] > gen[AT(sd, taken_lane[sd])] && settled[AT(sd, taken_lane[sd])])
+#endif
+inline install(sd)
+{
+	if
+	:: WAITS_FOR_IT(sd) -> replace(sd, taken_lane[sd], taken[sd], taken_gen[sd])
+	:: else -> broken[taken[sd]] = true
+	fi;
+	taken[sd] = NONE
 }
 
 inline on_stopped(sd, ln, ge, nn)
@@ -369,30 +395,33 @@ inline accept_bulk(sd, so)
 	:: !broken[so] -> to[2 * (so)]!WELCOME(0, 0, 0)
 	:: else
 	fi;
-	replace(sd, a, so, b)
+	take(sd, a, so, b)
 }
 
 #define QUEUED (!released[0] && !where[0] || !released[PIECES - 1] && !where[PIECES - 1])
+
+/* The service thread has nothing in its hands. */
+#define IDLE (taken[me] == NONE)
 
 /* What may happen on a bulk lane. */
 #define BULK(ln) \
 	:: atomic { me == SENDER && UP(me, ln) && QUEUED && nfull(OUT(me, ln)) -> send_piece(me, ln) } \
 	:: atomic { me == RECEIVER && UP(me, ln) && partial[ln] == NONE && nempty(IN(me, ln)) -> begin_piece(me, ln) } \
 	:: atomic { me == RECEIVER && UP(me, ln) && partial[ln] != NONE -> place_piece(me, ln) } \
-	:: atomic { UP(me, ln) && (broken[sock[AT(me, ln)]] || peer_stopped[AT(me, ln)]) -> stop_bulk(me, ln) } \
+	:: atomic { IDLE && UP(me, ln) && (broken[sock[AT(me, ln)]] || peer_stopped[AT(me, ln)]) -> stop_bulk(me, ln) } \
 	:: atomic { UP(me, 0) && tell[AT(me, ln)] && nfull(OUT(me, 0)) -> \
 		put(me, 0, STOPPED, ln, gen[AT(me, ln)], cnt[AT(me, ln)]); tell[AT(me, ln)] = false } \
-	:: atomic { !UP(me, ln) && peer_stopped[AT(me, ln)] && !settled[AT(me, ln)] -> settle(me, ln) } \
-	:: atomic { me == DIALS && !UP(me, ln) && settled[AT(me, ln)] && dial[ln] == NONE && sockets < SOCKETS -> \
+	:: atomic { IDLE && !UP(me, ln) && peer_stopped[AT(me, ln)] && !settled[AT(me, ln)] -> settle(me, ln) } \
+	:: atomic { IDLE && me == DIALS && !UP(me, ln) && settled[AT(me, ln)] && dial[ln] == NONE && sockets < SOCKETS -> \
 		dial_gen[ln] = gen[AT(me, ln)] + 1; dial_lane(ln, 0) } \
-	:: atomic { me == DIALS && dial[ln] != NONE && nempty(to[2 * dial[ln]]) -> \
+	:: atomic { IDLE && me == DIALS && dial[ln] != NONE && nempty(to[2 * dial[ln]]) -> \
 		to[2 * dial[ln]]?m(a, b, c); \
 		if \
-		:: m == WELCOME -> replace(me, ln, dial[ln], dial_gen[ln]) \
+		:: m == WELCOME -> take(me, ln, dial[ln], dial_gen[ln]) \
 		:: else -> failed = true \
 		fi; \
 		dial[ln] = NONE } \
-	:: atomic { me == DIALS && dial[ln] != NONE && broken[dial[ln]] -> redial(me, ln) }
+	:: atomic { IDLE && me == DIALS && dial[ln] != NONE && broken[dial[ln]] -> redial(me, ln) }
 
 /* A hello on a new socket, at the side that is dialled. It waits while its lane cannot be replaced yet. */
 #ifdef BUG_GENERATION
@@ -402,7 +431,7 @@ inline accept_bulk(sd, so)
 #endif
 #define READY(so) (hello_lane[so] == 0 || (!UP(1, hello_lane[so]) && settled[AT(1, hello_lane[so])]))
 #define ACCEPT(so) \
-	:: atomic { me != DIALS && !restarted && (so) < sockets && !IS_LANE(so) && (OLD(so) || READY(so)) && \
+	:: atomic { IDLE && me != DIALS && !restarted && (so) < sockets && !IS_LANE(so) && (OLD(so) || READY(so)) && \
 		    to[2 * (so) + 1]?[HELLO, _, _, _] -> \
 		to[2 * (so) + 1]?m(a, b, c); \
 		if \
@@ -420,7 +449,8 @@ proctype side(byte me)
 	do
 	:: atomic { finished || (me == RECEIVER && restarted) -> break }
 	:: atomic { UP(me, 0) && nempty(IN(me, 0)) -> read_control(me) }
-	:: atomic { UP(me, 0) && broken[sock[AT(me, 0)]] -> stop(me, 0) }
+	:: atomic { IDLE && UP(me, 0) && broken[sock[AT(me, 0)]] -> stop(me, 0) }
+	:: atomic { taken[me] != NONE -> install(me) }
 	:: atomic { me == SENDER && UP(me, 0) && es < EAGERS && nfull(OUT(me, 0)) -> send_eager(me) }
 	:: atomic { me == SENDER && es > 0 && !eback[es - 1] -> copy_eager() }
 	:: atomic { me == RECEIVER && UP(me, 0) && tell_state && nfull(OUT(me, 0)) ->
@@ -429,16 +459,16 @@ proctype side(byte me)
 #if LANES > 2
 	BULK(2)
 #endif
-	:: atomic { me == DIALS && !UP(me, 0) && dial[0] == NONE && sockets < SOCKETS ->
+	:: atomic { IDLE && me == DIALS && !UP(me, 0) && dial[0] == NONE && sockets < SOCKETS ->
 		dial_gen[0]++; dial_lane(0, eg) }
-	:: atomic { me == DIALS && dial[0] != NONE && nempty(to[2 * dial[0]]) ->
+	:: atomic { IDLE && me == DIALS && dial[0] != NONE && nempty(to[2 * dial[0]]) ->
 		to[2 * dial[0]]?m(a, b, c);
 		if
 		:: m == WELCOME -> resume(me, dial[0], dial_gen[0], a)
 		:: else -> failed = true /* it does not know the session */
 		fi;
 		dial[0] = NONE }
-	:: atomic { me == DIALS && dial[0] != NONE && broken[dial[0]] -> dial[0] = NONE }
+	:: atomic { IDLE && me == DIALS && dial[0] != NONE && broken[dial[0]] -> dial[0] = NONE }
 	ACCEPT(LANES)
 #if FAULTS > 1
 	ACCEPT((LANES + 1))
@@ -505,6 +535,8 @@ over:	skip
 init
 {
 	atomic {
+		taken[0] = NONE;
+		taken[1] = NONE;
 		i = 0;
 		do
 		:: i < LANES ->

@@ -87,6 +87,7 @@ assertion violated .*a==eg | resume | FAULTS=1 LANES=2 PIECES=1 BUG_REWIND
 assertion violated .*eback | resume | FAULTS=1 LANES=2 PIECES=1 BUG_HELD
 invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_RETELL
 invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_GENERATION !
+invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_INSTALL !
 invalid end state | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART BUG_SESSION
 "
 

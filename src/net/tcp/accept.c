@@ -249,10 +249,11 @@ static void become_lane(struct inet_conn *c, int lane, struct tcp_link *l, const
 	REQUIRES(loop_mu)
 {
 	const char *device = tcp_conn_device(c);
+	struct gantry_addr peer = c->addr;
 	struct inet_seals seals;
 	int fd = inet_conn_take(c, &seals);
 
-	tcp_lane_take(l, lane, fd, &seals, &listener->ctx, device);
+	tcp_lane_take(l, lane, fd, &seals, &peer, &listener->ctx, device);
 	if (l->lanes_here == l->nlanes)
 		tcp_link_up(l);
 }

@@ -247,10 +247,9 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	int lane = a->lane, fd;
 	char text[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_now_ns();
+	struct gantry_addr to = attempt_target(a);
 
 	if (lane == 0) {
-		struct gantry_addr to = attempt_target(a);
-
 		c->welcome = *w;
 		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text),
 			 a->shake.peer);
@@ -266,7 +265,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	seals = a->shake.seals;
 	a->shake.seals = (struct inet_seals){0};
 	attempt_free(a);
-	tcp_lane_take(l, lane, fd, &seals, &c->ctx, NULL);
+	tcp_lane_take(l, lane, fd, &seals, &to, &c->ctx, NULL);
 	if (lane == 0) {
 		attempts_drop(c);
 		for (int i = 1; i < l->nlanes; i++)

@@ -2,6 +2,7 @@
 /* What a session keeps in case a socket breaks, and a lane that loses its socket and gets another. resume.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -228,6 +229,8 @@ void tcp_resume_count(struct tcp_lane *lane)
 /* The newest is kept: the thread that sends it may not have noted yet that it is out. */
 void tcp_resume_arrived(struct tcp_lane_resume *r, uint64_t pieces)
 {
+	if (pieces == r->given && pieces)
+		pieces--;
 	if (pieces > r->first && pieces < r->given)
 		r->first = pieces;
 }
@@ -457,35 +460,72 @@ static void say_again(struct tcp_link *l, uint64_t received) REQUIRES(control_mu
 	l->rx.tell_close |= l->rx.closed;
 	gantry_list_each_entry (s, &l->tx.bulk, struct tcp_send, head.node)
 		s->rts_sent = false;
-	for (int i = 1; i < l->nlanes; i++)
+	for (int i = 1; i < l->nlanes; i++) {
 		l->lanes[i].resume.tell = l->lanes[i].resume.stopped;
+		l->lanes[i].rx.tell_arrived = !l->lanes[i].resume.stopped;
+	}
 }
 
-/* The socket becomes the lane's; received: what the peer says of the eager bytes (lane 0). UNCHECKED, as lock_lane. */
-void tcp_lane_install(struct tcp_lane *lane, int fd, struct inet_seals *seals, const char *device, uint32_t generation,
-		      uint64_t received) UNCHECKED
+bool tcp_resume_counts_fit(const struct tcp_link *l, uint64_t received)
+{
+	return received >= l->resume.received && received <= l->tx.eager_out;
+}
+
+/*
+ * Another thread may have read the peer's STOPPED for this very generation since the hand-shake was looked at: the peer has
+ * had the socket and lost it, and the news must not be overwritten.
+ */
+static bool may_install(struct tcp_lane *lane, const struct tcp_new_socket *s) REQUIRES(link_mu)
+{
+	const struct tcp_lane_resume *r = &lane->resume;
+
+	if (tcp_link_failed(lane->link) || !r->stopped || s->generation <= r->generation ||
+	    (lane->index && !r->settled))
+		return false;
+	if (lane->index || tcp_resume_counts_fit(lane->link, s->received))
+		return true;
+	tcp_link_fail_locked(lane->link, 0, GANTRY_ERR_PROTOCOL,
+			     "the peer has %llu eager bytes, of %llu that were sent and %llu that it had before",
+			     (unsigned long long)s->received, (unsigned long long)lane->link->tx.eager_out,
+			     (unsigned long long)lane->link->resume.received);
+	return false;
+}
+
+static void discard_socket(struct tcp_new_socket *s)
+{
+	disconnect(s->fd);
+	close(s->fd);
+	inet_seals_free(&s->seals);
+}
+
+/* UNCHECKED, as lock_lane. */
+void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_resume *r = &lane->resume;
 
-	tcp_lane_tune(lane, fd, device);
+	tcp_lane_tune(lane, s->fd, &s->peer, s->device);
 	lock_lane(lane);
-	ASSERT(r->stopped);
-	if (dup2(fd, lane->fd) < 0)
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_SYSTEM, "lane %d: dup2: %s", lane->index, strerror(errno));
-	close(fd);
-	tcp_lane_reseal(lane, seals);
+	if (!may_install(lane, s)) {
+		unlock_lane(lane);
+		discard_socket(s);
+		return;
+	}
+	if (dup3(s->fd, lane->fd, O_CLOEXEC) < 0)
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_SYSTEM, "lane %d: dup3: %s", lane->index, strerror(errno));
+	close(s->fd);
+	tcp_lane_reseal(lane, &s->seals);
 	reset_tx(lane);
 	store_relaxed(&r->base, lane->rx.bytes);
 	lane->rx.arrived = lane->rx.unread = 0;
 	lane->rx.tell_arrived = false;
 	store_relaxed(&lane->rx.next_poll, 0);
-	r->generation = generation;
+	r->generation = s->generation;
 	r->stopped = r->peer_stopped = r->settled = r->tell = false;
 	r->error = 0;
 	store_release(&r->broken, 0);
 	if (!lane->index)
-		say_again(l, received);
+		say_again(l, s->received);
 	store_relaxed(&lane->tx.dead, 0);
 	store_release(&lane->rx.eof, 0);
 	store_relaxed(&l->tx.pending, 1);

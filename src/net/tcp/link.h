@@ -650,6 +650,8 @@ void tcp_resume_count(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu); /* a
 /* The peer says: so many pieces have come; it has stopped a lane. */
 void tcp_resume_arrived(struct tcp_lane_resume *r, uint64_t pieces) REQUIRES(link_mu);
 void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s) REQUIRES(link_mu);
+/* What hello or answer say of the eager bytes that have come can be. */
+bool tcp_resume_counts_fit(const struct tcp_link *l, uint64_t received) REQUIRES(link_mu);
 /* A frame came damaged. True: nothing of it was used, and it will come again. */
 bool tcp_resume_damaged(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu);
 /* push.c */

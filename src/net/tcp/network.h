@@ -172,11 +172,12 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener) REQUIRE
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE]) REQUIRES(loop_mu);
 /* It is in none of the network's lists any more. */
 void tcp_link_forget(struct tcp_link *l) REQUIRES(loop_mu);
-/* A socket that becomes, or will become, the lane's: addresses and options. device: to bind it to, or NULL. */
-void tcp_lane_tune(struct tcp_lane *lane, int fd, const char *device);
+/* A socket that becomes, or will become, the lane's: addresses and options. peer: where it goes, which a socket that was reset
+ * meanwhile does not know any more. device: to bind it to, or NULL. */
+void tcp_lane_tune(struct tcp_lane *lane, int fd, const struct gantry_addr *peer, const char *device);
 /* The seals are the lane's then, in any case. */
-void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seals, const struct tcp_context *ctx,
-		   const char *device) REQUIRES(loop_mu);
+void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seals, const struct gantry_addr *peer,
+		   const struct tcp_context *ctx, const char *device) REQUIRES(loop_mu);
 /* All lanes are there: hand the directions to who waits for them. */
 void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
 /* Gives the receiving direction to its listener, or drops it if that is gone. */

@@ -134,6 +134,7 @@ struct tcp_dial {
 	struct inet_source source;
 	struct tcp_lane *lane; /* borrowed: its link drops the dial first */
 	enum dial_state state;
+	struct gantry_addr to;
 	uint32_t generation;
 	uint64_t deadline;
 	struct inet_handshake shake;
@@ -224,12 +225,6 @@ static void dial_failed(struct tcp_lane *lane, int e) REQUIRES(loop_mu)
 	note_refusal(lane, e, now);
 }
 
-/* Eager bytes that the peer says have come. */
-static bool counts_fit(const struct tcp_link *l, uint64_t received) REQUIRES(link_mu)
-{
-	return received >= l->resume.received && received <= l->tx.eager_out;
-}
-
 /* A new socket is encrypted if, and only if, the session is. */
 static bool seals_fit(const struct tcp_link *l, const struct inet_seals *seals)
 {
@@ -242,11 +237,8 @@ static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
 {
 	struct tcp_dial *d = lane->resume.dial;
 	struct tcp_link *l = lane->link;
-	uint32_t generation = d->generation;
-	struct inet_seals seals;
+	struct tcp_new_socket s;
 	struct wire_welcome w;
-	bool late;
-	int fd;
 
 	if (wire_welcome_decode(d->shake.payload, d->shake.payload_size, &w) != GANTRY_OK) {
 		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: what answers there does not speak our protocol",
@@ -266,22 +258,14 @@ static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
 	}
 	if (!lane->index && !lane->resume.stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
-	link_mu_lock(&l->mu);
-	late = generation <= lane->resume.generation; /* the peer has stopped it already */
-	if (!lane->index && !late && !counts_fit(l, w.received)) {
-		late = true;
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_PROTOCOL, "the peer counts eager bytes that were not sent");
-	}
-	link_mu_unlock(&l->mu);
-	if (late) {
-		drop_dial(lane);
-		return;
-	}
-	fd = inet_source_release(&d->source);
-	seals = d->shake.seals;
+	s = (struct tcp_new_socket){.fd = inet_source_release(&d->source),
+				    .seals = d->shake.seals,
+				    .peer = d->to,
+				    .generation = d->generation,
+				    .received = w.received};
 	d->shake.seals = (struct inet_seals){0};
 	drop_dial(lane);
-	tcp_lane_install(lane, fd, &seals, NULL, generation, w.received);
+	tcp_lane_install(lane, &s);
 }
 
 /* A slow peer is waited for, but there must be time for another way if this one dies meanwhile. */
@@ -413,7 +397,7 @@ static const char *dial_device(const struct gantry_addr *from, const struct gant
 static void dial_lane(struct tcp_lane *lane, uint32_t generation, uint64_t now) REQUIRES(loop_mu)
 {
 	const struct tcp_lane *way = dial_way(lane);
-	struct gantry_addr from = way->local, to = way->peer;
+	struct gantry_addr from = way->local;
 	struct tcp_dial *d = calloc(1, sizeof(*d));
 	int e = ENOMEM;
 
@@ -428,10 +412,11 @@ static void dial_lane(struct tcp_lane *lane, uint32_t generation, uint64_t now) 
 	d->source.fd = -1;
 	d->source.ready = dial_ready;
 	d->lane = lane;
+	d->to = way->peer;
 	d->deadline = now + (DIAL_MS * MS << lane->resume.failures % 3); /* a way that is back must not wait for TCP */
 	d->generation = generation;
 	lane->resume.dial = d;
-	e = sock_connect(&from, dial_device(&from, &to), &to, &d->source.fd);
+	e = sock_connect(&from, dial_device(&from, &d->to), &d->to, &d->source.fd);
 	if (e || inet_source_add(&d->source, EPOLLOUT) != GANTRY_OK)
 		dial_failed(lane, e ? e : EIO);
 }
@@ -479,7 +464,7 @@ static struct tcp_lane *find_lane(struct inet_conn *c, const struct wire_hello *
 		return NULL;
 	}
 	link_mu_lock(&l->mu);
-	fits = h->generation > lane->resume.generation && (h->lane || counts_fit(l, h->received));
+	fits = h->generation > lane->resume.generation && (h->lane || tcp_resume_counts_fit(l, h->received));
 	*ret_ready = !h->lane || (lane->resume.stopped && lane->resume.settled);
 	link_mu_unlock(&l->mu);
 	if (!fits) {
@@ -498,10 +483,8 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 	bool ready = false;
 	struct tcp_lane *lane = find_lane(c, h, &ready);
 	struct wire_welcome w = {.naddrs = 0};
-	struct inet_seals seals;
+	struct tcp_new_socket s;
 	struct tcp_link *l;
-	const char *device;
-	int fd;
 
 	if (!lane)
 		return;
@@ -514,12 +497,13 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 	link_mu_unlock(&l->mu);
 	if (!tcp_send_welcome(c, &w, ready ? WIRE_LANE : WIRE_UNKNOWN_SESSION))
 		return;
-	device = tcp_conn_device(c);
-	fd = inet_conn_take(c, ready ? &seals : NULL);
+	s = (struct tcp_new_socket){
+		.peer = c->addr, .device = tcp_conn_device(c), .generation = h->generation, .received = h->received};
+	s.fd = inet_conn_take(c, ready ? &s.seals : NULL);
 	if (ready)
-		tcp_lane_install(lane, fd, &seals, device, h->generation, h->received);
+		tcp_lane_install(lane, &s);
 	else
-		close(fd);
+		close(s.fd);
 }
 
 /* ---- the service thread's look ---- */

@@ -27,7 +27,7 @@
  *
  * Threads. Whoever finds that a socket has broken notes it down; the service thread does the rest, under loop_mu, and takes
  * all locks of a lane while it changes it. The number of the lane's descriptor never changes: a new socket takes the
- * old one's place (dup2), so no thread has to look at it under a lock.
+ * old one's place (dup3), so no thread has to look at it under a lock.
  */
 #ifndef GANTRY_NET_TCP_RESUME_H
 #define GANTRY_NET_TCP_RESUME_H
@@ -38,7 +38,9 @@
 
 #include "base/atomic.h"
 #include "base/list.h"
+#include "inet/handshake.h"
 #include "inet/loop.h"
+#include "inet/nic.h"
 #include "net/net.h"
 #include "net/tcp/wire.h"
 
@@ -61,7 +63,6 @@ struct tcp_link;
 struct tcp_send;
 struct inet_conn;
 struct inet_port;
-struct inet_seals;
 struct wire_hello;
 
 /* A piece that a lane was given. */
@@ -135,10 +136,17 @@ int tcp_resume_list(const struct tcp_resume *r, uint64_t from, uint64_t to, stru
 void tcp_lane_stop(struct tcp_lane *lane, uint64_t now);
 /* Both sides have stopped: what has not come is queued. False: pieces of earlier losses must go first. */
 bool tcp_lane_settle(struct tcp_lane *lane);
-/* The socket becomes the lane's, which is stopped, and so do its seals, if the session has any; device: as of
- * tcp_lane_tune; received: what the peer says of eager bytes (lane 0). */
-void tcp_lane_install(struct tcp_lane *lane, int fd, struct inet_seals *seals, const char *device, uint32_t generation,
-		      uint64_t received);
+/* A socket whose hand-shake is over. */
+struct tcp_new_socket {
+	int fd;			 /* owned, as the next */
+	struct inet_seals seals; /* none: the session is not encrypted */
+	struct gantry_addr peer; /* where it goes: a socket that was reset meanwhile does not know it any more */
+	const char *device;	 /* as of tcp_lane_tune */
+	uint32_t generation;
+	uint64_t received; /* lane 0: eager bytes that the peer says have come */
+};
+/* The socket becomes the lane's, if that still waits for this generation; otherwise it is reset. */
+void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s);
 
 /* ---- resume.c ---- */
 

@@ -122,7 +122,7 @@ static void take_seals(struct tcp_lane *lane, struct inet_seals *seals)
 	inet_seals_free(seals);
 }
 
-void tcp_lane_tune(struct tcp_lane *lane, int fd, const char *device)
+void tcp_lane_tune(struct tcp_lane *lane, int fd, const struct gantry_addr *peer, const char *device)
 {
 	const struct tcp_link *l = lane->link;
 	struct sock_options o = {
@@ -135,8 +135,7 @@ void tcp_lane_tune(struct tcp_lane *lane, int fd, const char *device)
 	socklen_t len = sizeof(lane->local);
 
 	getsockname(fd, &lane->local.sa, &len);
-	len = sizeof(lane->peer);
-	getpeername(fd, &lane->peer.sa, &len);
+	lane->peer = *peer;
 	sock_tune(fd, &o);
 	if (lane->index > 0 && l->session.rails > 1) {
 		int lowat = 128 << 10; /* what waits in a slow lane's socket cannot go to a faster one any more */
@@ -145,8 +144,8 @@ void tcp_lane_tune(struct tcp_lane *lane, int fd, const char *device)
 	}
 }
 
-void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *seals, const struct tcp_context *ctx,
-		   const char *device)
+void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *seals, const struct gantry_addr *peer,
+		   const struct tcp_context *ctx, const char *device)
 {
 	struct tcp_lane *lane = &l->lanes[index];
 
@@ -159,7 +158,7 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *sea
 	lane->fd = fd;
 	take_seals(lane, seals);
 	l->session.traffic_class = ctx->traffic_class;
-	tcp_lane_tune(lane, fd, device);
+	tcp_lane_tune(lane, fd, peer, device);
 	/* Nothing comes on this lane before a receive is posted: no byte is missed. */
 	if (index > 0 && l->session.device_rx && !tcp_link_failed(l)) {
 		gantry_result r = tcp_flow_attach(lane);

@@ -2,7 +2,8 @@
 /*
  * The host device's own header: what its files share.
  *
- *   device.c   the one object per process, its table of operations; streams, events and queues of copies
+ *   device.c   the one object per process, its table of operations; streams and queues of copies
+ *   event.c    events
  *   launch.c   a kernel on the stream's thread; more blocks and lanes on helper threads; how all of them wait
  *   memory.c   allocations (a memfd each, if they can be exported), found by address; handles and dma-bufs of them
  *   share.c    memory for processes that do not see each other's /proc, over a socket
@@ -123,6 +124,10 @@ struct gantry_stream {
 };
 /* Puts an item into the stream; args: item->size bytes, copied (LAUNCH), else NULL. Waits while the ring is full. */
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args);
+
+/* event.c: both use up the item's reference. */
+void gantry_host_mark_reach(struct host_mark *m);
+void gantry_host_mark_await(struct host_mark *m);
 
 /* launch.c */
 void gantry_host_run(struct gantry_stream *s, const struct host_item *item); /* on the runner's thread */

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Events: places in streams that have a time and can be waited for.
+ *
+ * A record makes a mark, which the stream reaches in its turn; the event holds its newest mark. Whoever waits for an
+ * event waits for the mark that it had at that moment, so recording it anew, even in another stream, changes nothing
+ * for it. A mark is counted: the event, the item that reaches it and every item that waits for it have a reference
+ * each. So an event may be destroyed at any time. An event that nobody else uses any more takes its mark again: no
+ * allocation.
+ *
+ * state: PENDING -> REACHED, or PENDING -> SLEPT_ON (by a waiter that then sleeps) -> REACHED. Whoever reaches it
+ * exchanges the word and so knows whether there is somebody to wake.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include <stdlib.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/eventcount.h"
+#include "base/log.h"
+#include "device/host/host.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* operations are given a device that none of them needs */
+
+enum { PENDING, REACHED, SLEPT_ON };
+
+struct host_mark {
+	uint32_t refs;
+	uint32_t state; /* the futex word */
+	uint64_t ns;	/* written before REACHED */
+};
+
+MUTEX_KIND(event_mu);
+struct gantry_dev_event {
+	struct event_mu mu;
+	struct host_mark *mark GUARDED_BY(event_mu); /* a reference; NULL: never recorded */
+};
+
+static void mark_put(struct host_mark *m)
+{
+	if (m && fetch_sub_acq_rel(&m->refs, 1) == 1)
+		free(m);
+}
+
+static int mark_reached(const struct host_mark *m)
+{
+	return load_acquire(&m->state) == REACHED;
+}
+
+/* These two use up the item's reference. */
+void gantry_host_mark_reach(struct host_mark *m)
+{
+	m->ns = gantry_now_ns();
+	if (exchange_acq_rel(&m->state, REACHED) == SLEPT_ON)
+		gantry_futex_wake(&m->state);
+	mark_put(m);
+}
+
+void gantry_host_mark_await(struct host_mark *m)
+{
+	struct gantry_waiter w;
+
+	gantry_waiter_init(&w, NULL);
+	while (!mark_reached(m)) {
+		uint32_t was = PENDING;
+
+		if (!gantry_waiter_brief(&w))
+			continue;
+		if (cas_acq_rel(&m->state, &was, SLEPT_ON) || was == SLEPT_ON)
+			gantry_futex_wait(&m->state, SLEPT_ON);
+	}
+	mark_put(m);
+}
+
+/* ---- the operations ---- */
+
+gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event)
+{
+	struct gantry_dev_event *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for an event");
+	*ret_event = e;
+	return GANTRY_OK;
+}
+
+/* UNCHECKED: nobody else knows the event any more. */
+gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e) UNCHECKED
+{
+	if (!e)
+		return GANTRY_OK;
+	mark_put(e->mark);
+	free(e);
+	return GANTRY_OK;
+}
+
+/* A pending mark with references for the event and for an item. */
+static struct host_mark *fresh_mark(struct gantry_dev_event *e) REQUIRES(event_mu)
+{
+	struct host_mark *m = e->mark;
+
+	/* One reference is the event's own: the item that reached it is through with it too. */
+	if (!m || load_acquire(&m->refs) != 1) {
+		m = malloc(sizeof(*m));
+		if (!m)
+			return NULL;
+		mark_put(e->mark);
+		e->mark = m;
+	}
+	m->ns = 0;
+	m->state = PENDING;
+	m->refs = 2;
+	return m;
+}
+
+gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item item = {.kind = HOST_ITEM_RECORD};
+
+	/* Locked no longer than for the mark: the ring may be full, and a query must not wait for that. */
+	event_mu_lock(&e->mu);
+	item.mark = fresh_mark(e);
+	event_mu_unlock(&e->mu);
+	if (!item.mark)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
+	r = gantry_host_enqueue(s, &item, NULL);
+	if (r != GANTRY_OK)
+		gantry_host_mark_reach(item.mark); /* nobody else will */
+out:
+	return r;
+}
+
+gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item item = {.kind = HOST_ITEM_WAIT};
+
+	event_mu_lock(&e->mu);
+	if (e->mark && !mark_reached(e->mark)) {
+		item.mark = e->mark;
+		fetch_add_relaxed(&item.mark->refs, 1);
+	}
+	event_mu_unlock(&e->mu);
+	if (!item.mark)
+		return GANTRY_OK;
+	r = gantry_host_enqueue(s, &item, NULL);
+	if (r != GANTRY_OK)
+		mark_put(item.mark);
+	return r;
+}
+
+gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
+{
+	int reached;
+
+	event_mu_lock(&e->mu);
+	reached = !e->mark || mark_reached(e->mark);
+	event_mu_unlock(&e->mu);
+	return reached ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+/* When the event was reached; AGAIN while it is not. */
+static gantry_result event_time(struct gantry_dev_event *e, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+
+	event_mu_lock(&e->mu);
+	if (!e->mark)
+		FAIL(GANTRY_ERR_USAGE, "the time of an event that was never recorded");
+	if (mark_reached(e->mark))
+		*ret_ns = e->mark->ns;
+	else
+		r = GANTRY_AGAIN;
+out:
+	event_mu_unlock(&e->mu);
+	return r;
+}
+
+gantry_result gantry_host_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
+					struct gantry_dev_event *to, double *ret_us)
+{
+	uint64_t begin = 0, end = 0;
+
+	TRY_NOW(event_time(from, &begin));
+	TRY_NOW(event_time(to, &end));
+	*ret_us = (double)(int64_t)(end - begin) / 1000.0;
+	return GANTRY_OK;
+}

@@ -68,9 +68,11 @@ struct gantry_comm_config {
 /* Returns when all ranks are there; fails by GANTRY_CONNECT_TIMEOUT, naming who is missing. The cause of a failure is
  * in gantry_last_error(). */
 GANTRY_API gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
-/* Waits for what was enqueued, then frees. After an error or abort it waits for nothing. Bounded. */
+/* Waits for what was enqueued, then frees. After an error, which it returns, or an abort it waits for nothing, and ends
+ * kernels that are still waiting. Bounded. */
 GANTRY_API gantry_result gantry_comm_destroy(struct gantry_comm *comm);
-/* Ends everything in flight on this rank, from any thread. The communicator can only be destroyed afterwards. */
+/* Ends everything in flight on this rank, from any thread, after an error too: until then streams with work of a failed
+ * communicator do not get on (gantry_stream_sync). The communicator can only be destroyed afterwards. */
 GANTRY_API gantry_result gantry_comm_abort(struct gantry_comm *comm);
 /* The first error of the communicator, OK if none; from any thread. text: one line with cause and peer, may be NULL.
  * ret_rank: who it is about, -1 if that is not known; may be NULL. Never blocks.

@@ -38,9 +38,18 @@ GANTRY_API gantry_result gantry_mem_copy(struct gantry_device *dev, void *dst, c
 
 GANTRY_API gantry_result gantry_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
 GANTRY_API gantry_result gantry_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
+/*
+ * Sync waits for what is in the stream, query asks whether that is over (GANTRY_AGAIN: it is busy).
+ *
+ * A communicator that fails leaves work undone, and no stream ever passes that for a result. On the host device the stream
+ * stops there: sync and query return the communicator's error, and nothing that is queued behind it runs, on streams that
+ * wait for an event behind it neither. On a GPU, whose streams cannot return an error, the stream stays busy, and
+ * gantry_comm_error says why. Both last until the program ends the communicator (gantry_comm_abort, gantry_comm_revoke,
+ * gantry_comm_shrink with abort, gantry_comm_destroy); then the stream goes on with what was queued. A sync that began
+ * before that end still returns the error on the host device.
+ */
 GANTRY_API gantry_result gantry_stream_sync(struct gantry_device *dev, struct gantry_stream *stream);
-GANTRY_API gantry_result gantry_stream_query(struct gantry_device *dev,
-					     struct gantry_stream *stream); /* GANTRY_AGAIN: busy */
+GANTRY_API gantry_result gantry_stream_query(struct gantry_device *dev, struct gantry_stream *stream);
 GANTRY_API gantry_result gantry_stream_destroy(struct gantry_device *dev, struct gantry_stream *stream);
 
 #ifdef __cplusplus

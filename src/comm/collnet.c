@@ -112,7 +112,7 @@ static gantry_result open_here(struct gantry_comm *comm, const int *leaders, con
 	gantry_result r = GANTRY_OK;
 	uint32_t n = (uint32_t)comm->coll.topo.nhosts;
 	const void **handles = calloc(n, sizeof(*handles));
-	struct gantry_collnet_hosts hosts = {.n = n, .handles = handles, .ranks = leaders, .stop = comm->abort_host};
+	struct gantry_collnet_hosts hosts = {.n = n, .handles = handles, .ranks = leaders, .stop = &comm->life.stop};
 
 	if (!handles)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for reducers");

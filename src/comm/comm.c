@@ -66,21 +66,38 @@ static int latch_error(struct gantry_comm *comm, gantry_result r, int rank, cons
 	}
 	if (revokes)
 		store_release(&comm->life.revoked, first ? 2 : 1);
+	if (first && comm->life.failure)
+		gantry_failure_set(comm->life.failure, r, comm->error.text);
 	if (first)
 		store_release(&comm->error_seen, (uint32_t)r);
 	comm_mu_unlock(&comm->mu);
 	return first;
 }
 
-/* Kernels and the proxy look at the flag; those that sleep are woken. */
-static void end_all(struct gantry_comm *comm)
+/* Kernels look at the flag; those that sleep are woken. */
+static void raise_abort(struct gantry_comm *comm)
 {
 	store_seq(comm->abort_host, 1);
 	/* All there are: the ranks may still be agreeing on how many are used. */
 	for (int i = 0; comm->eventcounts && i < COMM_CHANNELS_MAX; i++)
 		gantry_eventcount_notify(&comm->eventcounts[i]);
 	comm_onesided_wake(comm);
+}
+
+void comm_end_kernels(struct gantry_comm *comm)
+{
+	if (comm->life.failure)
+		gantry_failure_end(comm->life.failure); /* first: a kernel that ends now does not hold its stream */
+	raise_abort(comm);
+}
+
+/* The proxy and calls that wait look at `stop`. */
+static void stop_all(struct gantry_comm *comm)
+{
+	store_seq(&comm->life.stop, 1);
 	gantry_eventcount_notify(gantry_proxy_eventcount(comm->proxy));
+	if (comm->life.failure)
+		raise_abort(comm);
 }
 
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
@@ -88,17 +105,20 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 	if (!latch_error(comm, r, rank, text, 0))
 		return;
 	log_end(comm, r, rank, text ? text : "");
-	end_all(comm);
+	stop_all(comm);
 	if (r != GANTRY_ERR_ABORTED)
 		comm_watch_want(comm);
 }
 
 void comm_revoke(struct gantry_comm *comm)
 {
-	if (!latch_error(comm, GANTRY_ERR_USAGE, comm->rank, "the communicator was revoked", 1))
+	int first = latch_error(comm, GANTRY_ERR_USAGE, comm->rank, "the communicator was revoked", 1);
+
+	comm_end_kernels(comm);
+	if (!first)
 		return;
 	log_end(comm, GANTRY_ERR_USAGE, comm->rank, "the communicator was revoked");
-	end_all(comm);
+	stop_all(comm);
 }
 
 /* What ended it, and because of whom, for a caller who is told only now. */
@@ -372,6 +392,8 @@ static gantry_result make_words(struct gantry_comm *comm)
 	comm->abort_dev = dev;
 	comm->result_host = (void *)((char *)host + 128);
 	comm->result_dev = (void *)((char *)dev + 128);
+	if (d->reports)
+		TRY_NOW(gantry_failure_make(&comm->life.failure));
 	if (!d->sleeps)
 		return GANTRY_OK;
 	TRY_NOW(d->ops->alloc(d, size, &eventcounts));
@@ -447,6 +469,7 @@ void comm_free(struct gantry_comm *comm)
 	if (comm->abort_host)
 		d->ops->free_mapped(d, comm->abort_host);
 	gantry_proxy_put(comm->proxy);
+	gantry_failure_put(comm->life.failure);
 	free(comm->infos);
 	free(comm->peers);
 	free(comm->transport);
@@ -508,7 +531,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 					.on_call = comm_memory_call,
 					.ctx = comm};
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error,
-						  .abort = comm->abort_host,
+						  .abort = &comm->life.stop,
 						  .ctx = comm,
 						  .held = &comm->coll.held,
 						  .any_thread = comm->device->kind == GANTRY_DEVICE_HOST};
@@ -572,11 +595,18 @@ gantry_result comm_drain(struct gantry_comm *comm)
 		}
 		gantry_waiter_idle(&wait, UINT64_MAX);
 	}
-	/* After an error kernels end by themselves: they look at the abort flag. */
-	last = gantry_now_ns();
-	while (comm_works_busy(comm) && gantry_now_ns() - last < gantry_params()->timeout)
-		gantry_waiter_idle(&wait, UINT64_MAX);
 	return comm_check(comm);
+}
+
+void comm_end(struct gantry_comm *comm)
+{
+	uint64_t begin = gantry_now_ns();
+	struct gantry_waiter wait;
+
+	comm_end_kernels(comm);
+	gantry_waiter_init(&wait, NULL);
+	while (comm_works_busy(comm) && gantry_now_ns() - begin < gantry_params()->timeout)
+		gantry_waiter_idle(&wait, UINT64_MAX);
 }
 
 gantry_result comm_last_meeting(struct gantry_comm *comm)
@@ -598,6 +628,8 @@ gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 		return inet_refuse_forked("gantry_comm_destroy");
 	comm_life_wait(comm);
 	r = comm_drain(comm);
+	if (r != GANTRY_OK)
+		comm_end(comm);
 	if (comm_is_revoked(comm))
 		r = GANTRY_ERR_ABORTED; /* as wanted: there is nothing to tell */
 	else if (r != GANTRY_OK)
@@ -616,7 +648,10 @@ gantry_result gantry_comm_abort(struct gantry_comm *comm)
 	if (inet_forked(comm->life.forks))
 		return inet_refuse_forked("gantry_comm_abort");
 	store_release(&comm->life.cancel, 1);
+	if (comm->life.failure)
+		gantry_failure_end(comm->life.failure); /* before kernels see that it has failed */
 	comm_fail(comm, GANTRY_ERR_ABORTED, load_relaxed(&comm->rank), "aborted by the caller");
+	comm_end_kernels(comm);
 	return GANTRY_OK;
 }
 

@@ -32,6 +32,7 @@
 #include "coll/coll.h"
 #include "comm/ctl.h"
 #include "device/device.h"
+#include "device/failure.h"
 #include "device/help.h"
 #include "device/work.h"
 #include "gantry/comm.h"
@@ -106,8 +107,12 @@ struct comm_life {
 	uint32_t starting; /* atomic, release: it is being made; what follows it is not there yet */
 	uint32_t running;  /* atomic, release: a thread works for it, or on one that is made from it */
 	uint32_t cancel;   /* atomic: it was aborted; whoever waits for other ranks leaves */
-	uint32_t revoked;  /* atomic: 1, and 2 if that is its first error */
-	int made;	   /* it was: others may be made from it, whatever has happened since */
+	/* It has failed, or the caller has ended it: the proxy and calls that wait stop. Kernels go on waiting on a device whose
+	 * streams cannot report an error, until the caller ends it (comm_end_kernels). Atomic, seq_cst. */
+	uint32_t stop;
+	struct gantry_failure *failure; /* of a device whose streams can; else NULL */
+	uint32_t revoked;		/* atomic: 1, and 2 if that is its first error */
+	int made;			/* it was: others may be made from it, whatever has happened since */
 	int finalized;
 	int has_thread; /* one was started that has not been joined */
 	int forks;	/* of the process that made it */
@@ -263,6 +268,8 @@ void comm_free(struct gantry_comm *comm); /* also a half-made one */
 gantry_result comm_take_config(const struct gantry_comm_config *config, struct gantry_comm_config *ret_own);
 /* Until kernels and proxy are done with what was enqueued, or an error, or nothing has moved for the timeout. */
 gantry_result comm_drain(struct gantry_comm *comm);
+/* comm_end_kernels, and waits for that, but not for ever. */
+void comm_end(struct gantry_comm *comm);
 /* All ranks are here: none of them uses memory of another any more. */
 gantry_result comm_last_meeting(struct gantry_comm *comm);
 /* "communicator 0123456789abcdef (name)" */
@@ -290,8 +297,10 @@ static inline int comm_is_revoked(const struct gantry_comm *comm)
 
 /* Ends it as an error does, but that this one is wanted: nobody is told, and split and shrink may follow. */
 void comm_revoke(struct gantry_comm *comm);
-/* Latches the first error, ends kernels and operations, wakes everybody. Any thread. */
+/* Latches the first error, ends operations, and kernels where streams report the error; wakes everybody. Any thread. */
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+/* The caller has asked for its end: kernels end now, and streams get on. Any thread. */
+void comm_end_kernels(struct gantry_comm *comm);
 /* Whom an error is about that came up while working with this peer: the peer, or this rank. */
 int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer);
 /* comm_fail for an error that may be a symptom, once its cause is known or a moment has passed. comm_suspect returns at

@@ -171,10 +171,12 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 		return GANTRY_OK;
 	}
 	gantry_waiter_init(&wait, NULL);
-	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
+	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. Where streams
+	 * cannot report an error, a wait inside the device would not end after one. */
 	while (comm_work_busy(w)) {
 		TRY_NOW(comm_check(comm));
-		TRY_NOW(comm->device->ops->stream_sync(comm->device, stream));
+		if (comm->device->reports)
+			TRY_NOW(comm->device->ops->stream_sync(comm->device, stream));
 		if (comm_work_busy(w))
 			gantry_waiter_idle(&wait, UINT64_MAX);
 	}
@@ -251,6 +253,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 				  .args_size = launch->args_size,
 				  .abort = comm->abort_dev,
 				  .help = launch->drives && !w->captured ? &comm->help : NULL,
+				  .failure = comm->life.failure,
 				  .eventcounts = launch->eventcount ? launch->eventcount
 						 : comm->all_notify ? comm->eventcounts
 								    : NULL};

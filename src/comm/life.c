@@ -455,8 +455,10 @@ static gantry_result run_shrink(struct job *job)
 {
 	gantry_result r;
 
-	if (job->abort)
+	if (job->abort) {
 		comm_fail(job->parent, GANTRY_ERR_ABORTED, job->parent->rank, "ended by gantry_comm_shrink");
+		comm_end(job->parent);
+	}
 	r = comm_drain(job->parent);
 	if (r != GANTRY_OK && !job->abort && !load_acquire(&job->parent->life.revoked))
 		return r;
@@ -673,6 +675,6 @@ gantry_result gantry_comm_revoke(struct gantry_comm *comm)
 	comm_revoke(comm);
 	if (comm->life.nonblocking)
 		return comm_works_busy(comm) ? GANTRY_AGAIN : GANTRY_OK;
-	comm_drain(comm);
+	comm_end(comm);
 	return GANTRY_OK;
 }

@@ -372,7 +372,7 @@ static void run_small(const void *args)
 	if (a->time && !error)
 		store_relaxed(&a->time->end, dev_clock());
 	if (error)
-		k_fail(comm->result_host, error);
+		k_end_failed(comm->result_host, error);
 	store_seq(&comm->coll.held, 0);
 	/* After an abort the group may be gone. */
 	if (!error && gantry_proxy_group_pending(comm->group))

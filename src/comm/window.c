@@ -235,7 +235,7 @@ static gantry_result make_net(struct gantry_comm *comm)
 	struct comm_onesided *o = comm->onesided;
 	struct gantry_device *d = comm->device;
 	const struct gantry_proxy_group_config config = {.on_error = on_error,
-							 .abort = comm->abort_host,
+							 .abort = &comm->life.stop,
 							 .ctx = comm,
 							 .any_thread = d->kind == GANTRY_DEVICE_HOST};
 	void *p = NULL, *dev = NULL;

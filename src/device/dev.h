@@ -40,6 +40,8 @@
  *   dev_notify(eventcount)     after a store, post or publish: wakes the other end if it sleeps
  *   dev_leave()                before the launch's owner is told that it has ended: what this thread did for others
  *                              while it waited (device/help.h) is theirs from here on
+ *   dev_failed(error)          lane 0, last: this block did not do its work. A GPU's stream cannot say so, so there it waits for
+ *                              the abort flag; the host's takes the launch's failure
  *   dev_fence()                payload of earlier kernels is visible to the system before a post
  *   dev_clock()                time that all blocks of the device share: CPU ticks on the host, nanoseconds on a GPU
  *

@@ -44,6 +44,7 @@ struct gantry_ipc_handle {
 };
 
 struct gantry_help;
+struct gantry_failure;
 
 struct gantry_launch {
 	const struct gantry_kernel *kernel;
@@ -55,6 +56,7 @@ struct gantry_launch {
 	struct gantry_eventcount
 		*eventcounts; /* borrowed: eventcounts[b] is what block b sleeps on; NULL: it only spins and yields */
 	const struct gantry_help *help; /* borrowed; used by CPU threads; NULL: none */
+	struct gantry_failure *failure; /* borrowed: what holds the stream if the kernel fails; NULL: nothing */
 };
 
 /* `count` rows of `width` bytes each. A stride is at least the width, and less than 2 GiB. */
@@ -99,7 +101,9 @@ struct gantry_device {
 	char name[64];
 	char bus_id[24]; /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
 	int dmabuf;	 /* dmabuf_export works for its memory, as far as the driver says */
-	int sleeps;	 /* kernels sleep on eventcounts and notify them (host); 0: they only spin (GPU) */
+	int reports; /* its streams return the error of a kernel that failed (failure.h); 0: such a kernel does not end,
+			  * and neither does its stream get on, until the launch's abort flag is set */
+	int sleeps;  /* kernels sleep on eventcounts and notify them (host); 0: they only spin (GPU) */
 	int ll128_local; /* a line is seen in order between kernels of this device (and through shared memory on a host)
 			  */
 	uint32_t max_blocks; /* that run at the same time */

@@ -272,7 +272,7 @@ DEV void coll_all(const struct gantry_coll_args *a, int unpack)
 	if (dev_lane() != 0)
 		return;
 	if (error)
-		k_fail(a->result, error);
+		k_end_failed(a->result, error);
 	dev_leave();
 	k_end(&a->end);
 }

@@ -231,6 +231,13 @@ DEV void k_fail(uint32_t *result, uint32_t error)
 		dev_store_relaxed32(result, error);
 }
 
+/* The same at the end of a block, lane 0: nothing that follows on the stream may take what is there for a result. */
+DEV void k_end_failed(uint32_t *result, uint32_t error)
+{
+	k_fail(result, error);
+	dev_failed(error);
+}
+
 /*
  * ---- lines ----
  *

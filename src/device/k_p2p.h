@@ -70,6 +70,7 @@ struct p2p_run {
 	uint32_t idle;	       /* tries in a row that came to nothing */
 	uint32_t waited;       /* dev_wait was called since something moved */
 	int proxied;	       /* all transfers are the proxy's to move on */
+	uint32_t error;	       /* of those that are over, the first one's */
 	int quiet;	       /* connections have been told when to notify */
 	uint32_t tried, phase; /* the last one that was tried, and what it waited for before */
 	struct gantry_xfer *x; /* the job's */
@@ -128,6 +129,8 @@ DEV void p2p_fail(struct p2p_run *r, struct gantry_xfer *x, uint32_t error, uint
 {
 	x->error = error;
 	x->error_bytes = bytes;
+	if (!r->error)
+		r->error = error;
 	k_fail(r->result, error);
 }
 
@@ -557,7 +560,7 @@ DEV int p2p_take(struct gantry_xfer *x)
 	return (x->conn->flags & GANTRY_CONN_PROXIED) != 0;
 }
 
-/* All transfers of a block; how it ended. */
+/* All transfers of a block; lane 0: the first error. */
 DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times, uint32_t n, uint32_t *result)
 {
 	struct p2p_run r;
@@ -571,6 +574,7 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times
 		r.x = xfers;
 		r.from = r.at = r.idle = r.waited = r.tried = r.phase = 0;
 		r.quiet = 0;
+		r.error = GANTRY_OK;
 		r.to = n;
 		r.proxied = 1;
 		for (uint32_t i = 0; i < n; i++)
@@ -592,7 +596,9 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times
 		dev_wait_done(&r.wait);
 	for (uint32_t i = 0; DEV_SLEEPS && dev_lane() == 0 && r.quiet && i < n; i++)
 		dev_store_relaxed(&xfers[i].conn->state->wake, 0);
-	return (uint32_t)job.kind;
+	if (job.kind == P2P_ABORT)
+		return GANTRY_ERR_ABORTED;
+	return dev_lane() == 0 ? r.error : GANTRY_OK;
 }
 
 /*
@@ -656,19 +662,21 @@ DEV void p2p_return(struct p2p_near *near, struct gantry_xfer *xfers, uint32_t n
 DEV void k_p2p(const struct gantry_p2p_args *a)
 {
 	struct gantry_xfer *home = a->xfers + a->first[dev_block()], *xfers = home;
-	uint32_t n = a->first[dev_block() + 1] - a->first[dev_block()], end;
+	uint32_t n = a->first[dev_block() + 1] - a->first[dev_block()], error, aborted = 0;
 #ifdef DEV_NEAR
 	DEV_SHARED struct p2p_near near;
 
 #endif
 	k_begin(&a->end);
-	if (a->after && k_after(a->after, a->after_value))
-		n = 0; /* the abort is seen below by whoever asks; nothing was begun */
+	if (a->after && k_after(a->after, a->after_value)) {
+		aborted = 1;
+		n = 0; /* nothing is begun */
+	}
 #ifdef DEV_NEAR
 	if (DEV_NEAR && n <= P2P_NEAR)
 		xfers = p2p_fetch(&near, home, n);
 #endif
-	end = p2p_group(xfers, a->times ? a->times + a->first[dev_block()] : NULL, n, a->result);
+	error = p2p_group(xfers, a->times ? a->times + a->first[dev_block()] : NULL, n, a->result);
 	for (uint32_t i = dev_lane(); i < n; i += dev_lanes())
 		k_show_counts(xfers[i].conn, 0, 1);
 #ifdef DEV_NEAR
@@ -677,8 +685,8 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 #endif
 	if (dev_lane() != 0)
 		return;
-	if (end == P2P_ABORT)
-		k_fail(a->result, GANTRY_ERR_ABORTED);
+	if (aborted || error)
+		k_end_failed(a->result, aborted ? GANTRY_ERR_ABORTED : error);
 	dev_leave();
 	k_end(&a->end);
 }

@@ -59,7 +59,7 @@ DEV void k_put(const struct gantry_put_args *a)
 	if (dev_lane() != 0)
 		return;
 	if (aborted)
-		k_fail(a->result, GANTRY_ERR_ABORTED);
+		k_end_failed(a->result, GANTRY_ERR_ABORTED);
 	dev_leave();
 	dev_fence(); /* the memory of puts may be used again */
 	dev_add(a->finished, 1);

@@ -178,6 +178,7 @@ static void end_early(struct world *w, int rank, struct gantry_comm *comm, struc
 		      struct gantry_stream *s)
 {
 	int32_t word = 1;
+	gantry_result r;
 	pthread_t t;
 
 	(void)w;
@@ -193,7 +194,9 @@ static void end_early(struct world *w, int rank, struct gantry_comm *comm, struc
 		threads_join(&t, rank == 1);
 	}
 	if (rank == 0) {
-		CHECK_OK(gantry_stream_sync(dev, s));
+		r = gantry_stream_sync(dev, s);
+		CHECK(own_abort ? r == GANTRY_ERR_ABORTED || r == GANTRY_OK
+				: r == gantry_comm_error(comm, NULL, NULL, 0));
 		CHECK(gantry_comm_error(comm, NULL, NULL, 0) != GANTRY_OK);
 		CHECK_EQ(word, 2); /* what it was */
 		if (own_abort)

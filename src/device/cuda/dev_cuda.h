@@ -243,6 +243,17 @@ DEV void dev_wait_done(struct dev_wait *w)
 {
 	(void)w;
 }
+DEV void dev_failed(uint32_t error)
+{
+	struct dev_wait w;
+
+	(void)error; /* in the launch's result */
+	if (!dev_my_team()->abort)
+		return;
+	dev_wait_init(&w);
+	while (!dev_wait(&w))
+		;
+}
 
 #include "device/cuda/dev_copy.h"
 

@@ -39,12 +39,20 @@ struct dev_team {
 };
 
 /* Set by the launcher on each thread that runs a block. */
+/* How a launch has ended. */
+struct dev_ending {
+	struct gantry_failure *failure; /* of the launch, borrowed; NULL: none */
+	struct gantry_failure *failed;	/* a reference to it, by the first block that failed */
+	int holds;			/* a block that failed waits for the abort flag, as on a GPU */
+};
+
 struct dev_thread {
 	uint32_t lane, lanes, block, blocks;
 	const uint32_t *abort;
 	struct gantry_eventcount *eventcount;
 	const struct gantry_help *help;
-	struct dev_team *team; /* NULL: one lane */
+	struct dev_team *team;	   /* NULL: one lane */
+	struct dev_ending *ending; /* of the launch; NULL: nobody asks */
 };
 extern _Thread_local struct dev_thread dev_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
@@ -232,6 +240,13 @@ DEV void dev_wait_done(struct dev_wait *w)
 {
 	if (w->backoff.announced)
 		gantry_host_wait_done(w);
+}
+
+void gantry_host_failed(uint32_t error);
+DEV void dev_failed(uint32_t error)
+{
+	if (dev_self.ending)
+		gantry_host_failed(error);
 }
 
 DEV uint64_t dev_gather8(const char *p, uint32_t n)

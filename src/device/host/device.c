@@ -39,7 +39,7 @@ static struct host_device *the_device GUARDED_BY(host_device_mu); /* NULL: nobod
 
 /* ---- streams ---- */
 
-enum { ITEMS = 256, MAGIC = 0x73747265, LAZY_NS = 200000, LAZY_LOOKS = 100 };
+enum { ITEMS = 256, MAGIC = 0x73747265, LAZY_NS = 200000, LAZY_LOOKS = 100, HELD_NS = 1000000 };
 
 static void wake_sleepers(struct gantry_stream *s)
 {
@@ -50,15 +50,20 @@ static void wake_sleepers(struct gantry_stream *s)
 	stream_done_mu_unlock(&s->done_mu);
 }
 
-static void do_item(struct gantry_stream *s, const struct host_item *item)
+/* What it failed with, a reference; NULL: it is done. `ending`: the stream is, and nothing in it may wait for a program. */
+static struct gantry_failure *do_item(struct gantry_stream *s, const struct host_item *item, int ending)
 {
+	struct gantry_failure *failed = NULL;
+
 	switch (item->kind) {
 	case HOST_ITEM_LAUNCH:
-		gantry_host_run(s, item);
+		failed = gantry_host_run(s, item);
 		if (item->args != item->inline_args)
 			free((void *)(uintptr_t)item->args);
 		break;
 	case HOST_ITEM_COPY:
+		if (load_seq(&s->held))
+			break; /* it is destroyed with a copy of what never came */
 		for (size_t i = 0; i < item->rows; i++)
 			memcpy((char *)item->dst + i * item->dst_stride, (const char *)item->src + i * item->src_stride,
 			       item->size);
@@ -70,9 +75,19 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 		gantry_host_mark_reach(item->mark);
 		break;
 	case HOST_ITEM_WAIT:
-		gantry_host_mark_await(item->mark);
+		failed = gantry_host_mark_await(item->mark, ending);
 		break;
 	}
+	return failed;
+}
+
+/* From item `at` on nothing runs. Records that producers add see that themselves. */
+static void stop_at(struct gantry_stream *s, uint64_t at)
+{
+	for (uint64_t tail = load_seq(&s->tail); at < tail; at++)
+		if (s->items[at % ITEMS].kind == HOST_ITEM_RECORD)
+			gantry_host_mark_held(s, s->items[at % ITEMS].mark);
+	wake_sleepers(s);
 }
 
 /* Does items up to `target`, if nobody else is at it. 1: something was done. *ret_stop: the last one was STOP. */
@@ -84,14 +99,21 @@ static int run_items(struct gantry_stream *s, uint64_t target, int *ret_stop)
 
 	if (load_seq(&s->done) >= target || !cas_acq_rel(&s->runner, &nobody, 1))
 		return 0;
-	for (at = load_seq(&s->done); at < target; did = 1) {
+	at = load_seq(&s->done);
+	while (at < target && !gantry_host_held(s)) {
 		const struct host_item *item = &s->items[at % ITEMS];
+		int ending = load_seq(&s->ending), waits = item->kind == HOST_ITEM_WAIT && !ending;
+		struct gantry_failure *failed;
 
 		*ret_stop = item->kind == HOST_ITEM_STOP;
-		do_item(s, item);
-		store_seq(&s->done, ++at);
+		failed = do_item(s, item, ending);
+		if (!failed || !waits) /* a wait is looked at again when the hold is over */
+			store_seq(&s->done, ++at);
+		if (failed && gantry_host_hold(s, failed))
+			stop_at(s, at);
 		if (at >= load_seq(&s->wake_at))
 			wake_sleepers(s);
+		did = 1;
 	}
 	store_seq(&s->runner, 0);
 	/* Whoever found the place taken meanwhile has gone to sleep, or will look again. */
@@ -109,6 +131,11 @@ static void idle(struct gantry_stream *s, struct gantry_waiter *w, uint64_t *see
 	uint64_t done = load_seq(&s->done), sleeps = w->sleeps;
 	int lazy = (int)load_seq(&s->lazy);
 
+	if (load_seq(&s->held)) { /* nothing notifies when that ends */
+		w->spin = w->yield = 0;
+		gantry_waiter_idle(w, HELD_NS);
+		return;
+	}
 	if (done != *seen)
 		*looks = 0;
 	*seen = done;
@@ -142,7 +169,12 @@ static void *worker(void *arg)
 	return NULL;
 }
 
-/* Until `target` items are done. */
+static int stopped(struct gantry_stream *s)
+{
+	return load_seq(&s->held) && !load_seq(&s->ending);
+}
+
+/* Until `target` items are done, or something holds the stream. */
 static void wait_until(struct gantry_stream *s, uint64_t target)
 {
 	struct gantry_waiter w;
@@ -156,18 +188,31 @@ static void wait_until(struct gantry_stream *s, uint64_t target)
 			store_seq(&s->lazy, 1);
 			gantry_eventcount_notify(&s->eventcount); /* it may sleep without an end */
 		}
-		if (load_seq(&s->done) >= target)
+		if (load_seq(&s->done) >= target || stopped(s))
 			return;
 	} while (!gantry_waiter_brief(&w));
 	stream_done_mu_lock(&s->done_mu);
 	for (;;) {
 		if (load_seq(&s->wake_at) > target)
 			store_seq(&s->wake_at, target);
-		if (load_seq(&s->done) >= target)
+		if (load_seq(&s->done) >= target || stopped(s))
 			break;
 		mutex_wait(&s->done_cond, &s->done_mu);
 	}
 	stream_done_mu_unlock(&s->done_mu);
+}
+
+/* When the ring is full, half of it is let drain: one wait for many items. */
+static gantry_result await_room(struct gantry_stream *s)
+{
+	gantry_result r = GANTRY_OK;
+
+	while (r == GANTRY_OK && s->tail - load_seq(&s->done) >= ITEMS) {
+		wait_until(s, s->tail - ITEMS / 2);
+		if (stopped(s))
+			r = gantry_host_hold_result(s, gantry_failure_now());
+	}
+	return r;
 }
 
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args)
@@ -187,9 +232,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 		TRY(gantry_thread_start("gantry-stream", worker, s, &s->thread));
 		s->started = 1;
 	}
-	/* When it is full, half of it is let drain: one wait for many items. */
-	if (s->tail - load_seq(&s->done) >= ITEMS)
-		wait_until(s, s->tail - ITEMS / 2);
+	TRY(await_room(s));
 	to = &s->items[s->tail % ITEMS];
 	memcpy(to, item, offsetof(struct host_item, inline_args));
 	if (item->kind == HOST_ITEM_LAUNCH) {
@@ -235,11 +278,13 @@ static void release_stream(struct gantry_stream *s)
 	if (!s || fetch_sub_acq_rel(&s->refs, 1) != 1)
 		return;
 	s->magic = 0;
+	store_seq(&s->ending, 1);
 	if (s->started) {
 		gantry_host_enqueue(s, &stop, NULL);
 		pthread_join(s->thread, NULL);
 	}
 	gantry_host_helpers_give(s->hd, s->helpers);
+	gantry_host_hold_release(s);
 	free(s->items);
 	free(s);
 }
@@ -326,13 +371,20 @@ gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_
 {
 	uint64_t tail = load_seq(&s->tail);
 
+	TRY_NOW(gantry_host_hold_result(s, gantry_failure_now()));
 	return load_seq(&s->done) >= tail ? GANTRY_OK : GANTRY_AGAIN;
 }
 
 gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
 {
-	wait_until(s, load_seq(&s->tail));
-	return GANTRY_OK;
+	uint64_t since = gantry_failure_now(), target = load_seq(&s->tail);
+	gantry_result r;
+
+	do {
+		wait_until(s, target);
+		r = gantry_host_hold_result(s, since);
+	} while (r == GANTRY_OK && load_seq(&s->done) < target); /* a hold that ended before this wait began */
+	return r;
 }
 
 gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
@@ -467,6 +519,7 @@ static gantry_result make_device(void) REQUIRES(host_device_mu)
 					 .kind = GANTRY_DEVICE_HOST,
 					 .numa_node = -1, /* where its CPUs are, threads are anyway */
 					 .dmabuf = gantry_host_can_dmabuf(),
+					 .reports = 1,
 					 .sleeps = 1,
 					 .ll128_local = 1,
 					 .max_blocks = GANTRY_HOST_MAX_BLOCKS,

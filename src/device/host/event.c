@@ -8,6 +8,8 @@
  * each. So an event may be destroyed at any time. An event that nobody else uses any more takes its mark again: no
  * allocation.
  *
+ * A mark in a stream that a failed kernel holds has that failure (hold.c): whoever waits for it gets the error.
+ *
  * state: PENDING -> REACHED, or PENDING -> SLEPT_ON (by a waiter that then sleeps) -> REACHED. Whoever reaches it
  * exchanges the word and so knows whether there is somebody to wake.
  */
@@ -26,8 +28,9 @@ enum { PENDING, REACHED, SLEPT_ON };
 
 struct host_mark {
 	uint32_t refs;
-	uint32_t state; /* the futex word */
-	uint64_t ns;	/* written before REACHED */
+	uint32_t state;			/* the futex word */
+	uint64_t ns;			/* written before REACHED */
+	struct gantry_failure *failure; /* hold.c's; a reference, or NULL */
 };
 
 MUTEX_KIND(event_mu);
@@ -38,8 +41,10 @@ struct gantry_dev_event {
 
 static void mark_put(struct host_mark *m)
 {
-	if (m && fetch_sub_acq_rel(&m->refs, 1) == 1)
-		free(m);
+	if (!m || fetch_sub_acq_rel(&m->refs, 1) != 1)
+		return;
+	gantry_failure_put(m->failure);
+	free(m);
 }
 
 static int mark_reached(const struct host_mark *m)
@@ -47,7 +52,6 @@ static int mark_reached(const struct host_mark *m)
 	return load_acquire(&m->state) == REACHED;
 }
 
-/* These two use up the item's reference. */
 void gantry_host_mark_reach(struct host_mark *m)
 {
 	m->ns = gantry_now_ns();
@@ -56,20 +60,32 @@ void gantry_host_mark_reach(struct host_mark *m)
 	mark_put(m);
 }
 
-void gantry_host_mark_await(struct host_mark *m)
+struct gantry_failure *gantry_host_mark_await(struct host_mark *m, int ending)
 {
+	struct gantry_failure *f;
 	struct gantry_waiter w;
 
 	gantry_waiter_init(&w, NULL);
-	while (!mark_reached(m)) {
+	while (!(f = gantry_host_holding(&m->failure)) && !mark_reached(m)) {
 		uint32_t was = PENDING;
 
 		if (!gantry_waiter_brief(&w))
 			continue;
-		if (cas_acq_rel(&m->state, &was, SLEPT_ON) || was == SLEPT_ON)
+		if ((cas_seq(&m->state, &was, SLEPT_ON) || was == SLEPT_ON) && !load_seq(&m->failure))
 			gantry_futex_wait(&m->state, SLEPT_ON);
 	}
-	mark_put(m);
+	if (!f || ending)
+		mark_put(m);
+	return f;
+}
+
+void gantry_host_mark_held(struct gantry_stream *s, struct host_mark *m)
+{
+	uint32_t slept = SLEPT_ON;
+
+	gantry_host_hold_mark(s, &m->failure);
+	if (cas_seq(&m->state, &slept, PENDING))
+		gantry_futex_wake(&m->state);
 }
 
 /* ---- the operations ---- */
@@ -94,7 +110,7 @@ gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry
 	return GANTRY_OK;
 }
 
-/* A pending mark with references for the event and for an item. */
+/* A pending mark with references for the event, for an item and for the caller. */
 static struct host_mark *fresh_mark(struct gantry_dev_event *e) REQUIRES(event_mu)
 {
 	struct host_mark *m = e->mark;
@@ -106,10 +122,13 @@ static struct host_mark *fresh_mark(struct gantry_dev_event *e) REQUIRES(event_m
 			return NULL;
 		mark_put(e->mark);
 		e->mark = m;
+	} else {
+		gantry_failure_put(m->failure);
 	}
+	m->failure = NULL;
 	m->ns = 0;
 	m->state = PENDING;
-	m->refs = 2;
+	m->refs = 3; /* the caller's, too */
 	return m;
 }
 
@@ -125,8 +144,10 @@ gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_
 	if (!item.mark)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
 	r = gantry_host_enqueue(s, &item, NULL);
+	gantry_host_mark_held(s, item.mark);
 	if (r != GANTRY_OK)
 		gantry_host_mark_reach(item.mark); /* nobody else will */
+	mark_put(item.mark);
 out:
 	return r;
 }
@@ -137,7 +158,7 @@ gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_s
 	struct host_item item = {.kind = HOST_ITEM_WAIT};
 
 	event_mu_lock(&e->mu);
-	if (e->mark && !mark_reached(e->mark)) {
+	if (e->mark && (!mark_reached(e->mark) || load_seq(&e->mark->failure))) {
 		item.mark = e->mark;
 		fetch_add_relaxed(&item.mark->refs, 1);
 	}
@@ -152,12 +173,19 @@ gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_s
 
 gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
 {
-	int reached;
+	struct gantry_failure *f = NULL;
+	gantry_result r = GANTRY_OK;
 
 	event_mu_lock(&e->mu);
-	reached = !e->mark || mark_reached(e->mark);
+	if (e->mark) {
+		f = gantry_host_holding(&e->mark->failure);
+		r = mark_reached(e->mark) ? GANTRY_OK : GANTRY_AGAIN;
+	}
 	event_mu_unlock(&e->mu);
-	return reached ? GANTRY_OK : GANTRY_AGAIN;
+	if (f)
+		r = gantry_failure_tell(f);
+	gantry_failure_put(f);
+	return r;
 }
 
 /* When the event was reached; AGAIN while it is not. */

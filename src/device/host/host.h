@@ -4,6 +4,7 @@
  *
  *   device.c   the one object per process, its table of operations; streams and queues of copies
  *   event.c    events
+ *   hold.c     streams behind a kernel that failed
  *   launch.c   a kernel on the stream's thread; more blocks and lanes on helper threads; how all of them wait
  *   memory.c   allocations (a memfd each, if they can be exported), found by address; handles and dma-bufs of them
  *   share.c    memory for processes that do not see each other's /proc, over a socket
@@ -19,6 +20,7 @@
 #include "base/mutex.h"
 #include "device/dev.h"
 #include "device/device.h"
+#include "device/failure.h"
 
 enum { GANTRY_HOST_MAX_BLOCKS = 256, GANTRY_HOST_MAX_LANES = 64, GANTRY_HOST_MAX_THREADS = 1024 };
 
@@ -89,7 +91,12 @@ struct host_item {
 	const uint32_t *abort;
 	struct gantry_eventcount *eventcounts;
 	const struct gantry_help *help;
-	size_t dst_stride, src_stride, rows; /* COPY */
+	union {
+		struct {
+			size_t dst_stride, src_stride, rows; /* COPY */
+		};
+		struct gantry_failure *failure; /* LAUNCH; borrowed while its kernel runs */
+	};
 	char inline_args[HOST_INLINE_ARGS];
 };
 _Static_assert(sizeof(struct host_item) == 256, "items of a ring start on cache lines");
@@ -121,16 +128,34 @@ struct gantry_stream {
 	struct gantry_eventcount eventcount; /* the worker's */
 	struct gantry_eventcount blocks;     /* the runner's: for the helpers of a launch */
 	struct dev_team team;		     /* block 0's, when it has several lanes */
+	/* hold.c's, written under its lock; whether there is one may be asked without it, seq_cst. */
+	struct gantry_failure *held; /* a reference; NULL: nothing holds it */
+	struct gantry_hold_end last_end;
+	int ending; /* it is destroyed: nothing holds it any more; seq_cst */
 };
 /* Puts an item into the stream; args: item->size bytes, copied (LAUNCH), else NULL. Waits while the ring is full. */
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args);
 
-/* event.c: both use up the item's reference. */
+/* event.c. Reaching uses up the item's reference, and so does waiting unless it returns what holds the mark, a reference;
+ * with `ending` it does both. */
 void gantry_host_mark_reach(struct host_mark *m);
-void gantry_host_mark_await(struct host_mark *m);
+struct gantry_failure *gantry_host_mark_await(struct host_mark *m, int ending);
+/* The stream does not come to it as long as it is held. */
+void gantry_host_mark_held(struct gantry_stream *s, struct host_mark *m);
+
+/* hold.c */
+int gantry_host_hold(struct gantry_stream *s, struct gantry_failure *f); /* takes the reference over; 1: it is held */
+int gantry_host_held(struct gantry_stream *s);				 /* the runner's, before each item */
+/* What a wait returns that began when gantry_failure_now() was `since`. */
+gantry_result gantry_host_hold_result(struct gantry_stream *s, uint64_t since);
+void gantry_host_hold_release(struct gantry_stream *s); /* nobody else knows it any more */
+/* A mark's: takes the stream's failure, or returns what holds it, a reference. */
+void gantry_host_hold_mark(struct gantry_stream *s, struct gantry_failure **at);
+struct gantry_failure *gantry_host_holding(struct gantry_failure **at);
 
 /* launch.c */
-void gantry_host_run(struct gantry_stream *s, const struct host_item *item); /* on the runner's thread */
+/* On the runner's thread. What the kernel failed with: a reference; NULL: it did its work. */
+struct gantry_failure *gantry_host_run(struct gantry_stream *s, const struct host_item *item);
 
 void gantry_host_helpers_give(struct host_device *hd, struct host_helper *first); /* waits until they are quiet */
 void gantry_host_helpers_end(struct host_device *hd);

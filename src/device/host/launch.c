@@ -23,6 +23,7 @@
 #include "base/eventcount.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "device/failure.h"
 #include "device/help.h"
 #include "device/host/host.h"
 
@@ -89,6 +90,27 @@ void gantry_host_wait_done(struct dev_wait *w)
 {
 	store_seq(&dev_self.eventcount->waiting, 0);
 	w->backoff.announced = 0;
+}
+
+/* Before the launch counts as ended: after that its owner may be gone. */
+void gantry_host_failed(uint32_t error)
+{
+	struct dev_ending *e = dev_self.ending;
+	struct gantry_failure *none = NULL;
+	struct dev_wait w;
+
+	if (e->failure) {
+		if (error != GANTRY_ERR_ABORTED)
+			store_release(&e->failure->found, error);
+		gantry_failure_ref(e->failure);
+		if (!cas_acq_rel(&e->failed, &none, e->failure))
+			gantry_failure_put(e->failure);
+	}
+	if (!e->holds || !dev_self.abort)
+		return;
+	dev_wait_init(&w);
+	while (!dev_wait(&w))
+		;
 }
 
 /*
@@ -255,7 +277,8 @@ void gantry_host_helpers_end(struct host_device *hd)
 
 /* ---- launches ---- */
 
-static struct dev_thread make_thread(const struct host_item *item, uint32_t block, uint32_t lane, struct dev_team *team)
+static struct dev_thread make_thread(const struct host_item *item, uint32_t block, uint32_t lane, struct dev_team *team,
+				     struct dev_ending *ending)
 {
 	return (struct dev_thread){.lane = lane,
 				   .lanes = item->lanes,
@@ -264,7 +287,8 @@ static struct dev_thread make_thread(const struct host_item *item, uint32_t bloc
 				   .abort = item->abort,
 				   .eventcount = item->eventcounts ? &item->eventcounts[block] : NULL,
 				   .help = item->help,
-				   .team = team};
+				   .team = team,
+				   .ending = ending};
 }
 
 static struct dev_team *start_team(struct dev_team *t, uint32_t lanes)
@@ -277,7 +301,7 @@ static struct dev_team *start_team(struct dev_team *t, uint32_t lanes)
 
 /* Everybody but block 0's lane 0, in the order of the helpers. */
 static void start_helpers(struct gantry_stream *s, const struct host_item *item, struct dev_team *team,
-			  uint32_t *pending)
+			  struct dev_ending *ending, uint32_t *pending)
 {
 	struct host_helper *h = s->helpers;
 	uint32_t n = (uint32_t)item->blocks * item->lanes;
@@ -289,7 +313,7 @@ static void start_helpers(struct gantry_stream *s, const struct host_item *item,
 			h = h->next;
 		if (lane == 0)
 			team = start_team(&h->team, item->lanes);
-		h->self = make_thread(item, i / item->lanes, lane, team);
+		h->self = make_thread(item, i / item->lanes, lane, team, ending);
 		h->fn = item->fn;
 		h->args = item->args;
 		h->pending = pending;
@@ -298,14 +322,14 @@ static void start_helpers(struct gantry_stream *s, const struct host_item *item,
 	}
 }
 
-static void run_many(struct gantry_stream *s, const struct host_item *item)
+static void run_many(struct gantry_stream *s, const struct host_item *item, struct dev_ending *ending)
 {
 	uint32_t pending = (uint32_t)item->blocks * item->lanes - 1;
 	struct dev_team *team = start_team(&s->team, item->lanes);
 	struct gantry_waiter w;
 
-	start_helpers(s, item, team, &pending);
-	dev_self = make_thread(item, 0, 0, team);
+	start_helpers(s, item, team, ending, &pending);
+	dev_self = make_thread(item, 0, 0, team, ending);
 	item->fn(item->args);
 	gantry_waiter_init(&w, &s->blocks);
 	while (load_seq(&pending))
@@ -313,15 +337,18 @@ static void run_many(struct gantry_stream *s, const struct host_item *item)
 	gantry_waiter_done(&w);
 }
 
-void gantry_host_run(struct gantry_stream *s, const struct host_item *item)
+struct gantry_failure *gantry_host_run(struct gantry_stream *s, const struct host_item *item)
 {
+	struct dev_ending ending = {.failure = item->failure, .holds = !s->hd->dev.reports};
+
 	if (item->blocks * item->lanes > 1) {
-		run_many(s, item);
+		run_many(s, item, &ending);
 	} else {
-		dev_self = make_thread(item, 0, 0, NULL);
+		dev_self = make_thread(item, 0, 0, NULL, &ending);
 		item->fn(item->args);
 	}
 	dev_self = (struct dev_thread){.lanes = 1, .blocks = 1}; /* this thread may be the caller's */
+	return load_acquire(&ending.failed);
 }
 
 /* The stream has at least n helpers from here on. */
@@ -356,7 +383,8 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
 				 .size = l->args_size,
 				 .abort = l->abort,
 				 .eventcounts = l->eventcounts,
-				 .help = l->help};
+				 .help = l->help,
+				 .failure = l->failure};
 
 	(void)dev;
 	if (!l->blocks || l->blocks > GANTRY_HOST_MAX_BLOCKS || lanes > GANTRY_HOST_MAX_LANES ||

@@ -154,7 +154,9 @@ static void fill_coll(struct stall_coll *c, const struct json_doc *line)
 
 static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 {
+	static const char *const counts[] = {"posted", "moved", "flushed", "done"};
 	const char *waits = json_get_text(line, "waits_for", "none");
+	const struct json_value *steps = json_get(line, &line->values[0], "steps");
 	const struct json_value *kernel = json_get(line, &line->values[0], "kernel");
 	const struct json_value *phase = json_get(line, kernel, "phase"), *step = json_get(line, kernel, "step");
 
@@ -170,6 +172,9 @@ static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 	copy_text(e->peer_host, sizeof(e->peer_host), line, "peer_host");
 	snprintf(e->phase, sizeof(e->phase), "%s", phase && phase->type == JSON_STRING ? phase->text : "?");
 	e->step = step ? step->integer : 0;
+	e->moved = (uint64_t)e->calls + (uint64_t)e->step + (uint64_t)json_get_int(line, "bytes", 0);
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+		e->moved += (uint64_t)int_in(line, steps, counts[i]);
 	fill_coll(&e->coll, line);
 	return take_waits(waits, &e->waits);
 }
@@ -340,7 +345,7 @@ struct request {
 /* clang-format off */
 #define AT(field) offsetof(struct request, field)
 static const struct option_spec specs[] = {
-	{0, OPTION_FLAG, "ask", AT(ask), 0, 0, NULL, NULL, "first have all processes of a folder report: write FOLDER/request, and wait three seconds"},
+	{0, OPTION_FLAG, "ask", AT(ask), 0, 0, NULL, NULL, "first have all processes of a folder report, three times within some six seconds; what moved meanwhile is not to blame"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per communicator, and one for the processes without: verdict rank cause votes reports comm nranks"},
 };
 /* clang-format on */
@@ -358,8 +363,7 @@ static const struct option_set command = {
 	.keep_params = 1,
 };
 
-/* 1: read. */
-static int read_file(struct stall_set *set, const char *path)
+int stall_read(struct stall_set *set, const char *path)
 {
 	char why[PATH_MAX + 256];
 
@@ -370,9 +374,14 @@ static int read_file(struct stall_set *set, const char *path)
 	return 0;
 }
 
+int stall_is_report(const char *name)
+{
+	return fnmatch("stall-*.jsonl", name, 0) == 0 || fnmatch("rank-*.jsonl", name, 0) == 0;
+}
+
 static int is_report(const struct dirent *e)
 {
-	return fnmatch("stall-*.jsonl", e->d_name, 0) == 0 || fnmatch("rank-*.jsonl", e->d_name, 0) == 0;
+	return stall_is_report(e->d_name);
 }
 
 /* 1: all of its files were read, and there were some. */
@@ -388,7 +397,7 @@ static int read_folder(struct stall_set *set, const char *folder)
 		fprintf(stderr, "gantry stall: %s has no files stall-*.jsonl\n", folder);
 	for (int i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "%s/%s", folder, names[i]->d_name);
-		good &= read_file(set, path);
+		good &= stall_read(set, path);
 		free(names[i]);
 	}
 	free(names);
@@ -401,7 +410,7 @@ static int read_any(struct stall_set *set, const char *path)
 
 	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
 		return read_folder(set, path);
-	return read_file(set, path);
+	return stall_read(set, path);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -484,33 +493,15 @@ static void judge_processes(const struct stall_set *set, int json)
 	printf("verdict (%s, %d of %d reports say so): %s\n", v.cause, v.votes, v.reports, v.text);
 }
 
-/* 1: asked. Processes look about once a second. */
-static int ask(const struct request *q)
-{
-	char path[PATH_MAX];
-	FILE *f;
-
-	for (int i = 0; i < q->paths.n; i++) {
-		snprintf(path, sizeof(path), "%s/request", q->paths.word[i]);
-		f = fopen(path, "we");
-		if (!f || fputs("report\n", f) < 0 || fclose(f)) {
-			fprintf(stderr, "gantry stall: %s: %s\n", path, strerror(errno));
-			return 0;
-		}
-	}
-	sleep(3);
-	return 1;
-}
-
 static int run(const struct request *q)
 {
 	struct stall_set set = {0};
 	struct stall_verdict v;
 	int good = 1;
 
-	if (q->ask && !ask(q))
-		return EXIT_UNREADABLE;
-	for (int i = 0; i < q->paths.n; i++)
+	if (q->ask)
+		good = stall_ask(&q->paths, &set);
+	for (int i = 0; i < q->paths.n && !q->ask; i++)
 		good &= read_any(&set, q->paths.word[i]);
 	for (size_t i = 0; i < set.ncomms; i++) {
 		if (!set.comms[i].nreports)

@@ -3,6 +3,7 @@
  * Reports of who waits for whom (docs/stall.md), of several ranks, and what follows from them.
  *
  *   stall_judge.c  the verdict over ranks, and over processes without a communicator
+ *   stall_ask.c    reports of a job that runs, on request
  *   stall.c        lines become communicators, ranks and connections; the command
  */
 #ifndef GANTRY_TOOLS_STALL_H
@@ -13,6 +14,7 @@
 #include <stdio.h>
 
 #include "json_read.h"
+#include "options.h"
 
 enum stall_waits {
 	STALL_NONE,
@@ -39,6 +41,7 @@ struct stall_conn {
 	int connecting, proxied, pending;
 	enum stall_waits waits;
 	int64_t wait_ms, calls, step;
+	uint64_t moved; /* a sum of counters that only grow */
 	char transport[16], phase[16];
 	char peer_host[64];
 	int64_t peer_pid;
@@ -65,6 +68,7 @@ struct stall_comm {
 	int nranks;
 	struct stall_rank *ranks; /* owned: those that have a report, in no order */
 	size_t nreports;
+	int moved; /* of a job that was asked: how many of them have moved meanwhile */
 };
 
 /* Requests of one direction of a connection. */
@@ -102,7 +106,8 @@ struct stall_set {
 	struct stall_member *members; /* owned */
 	size_t nmembers;
 	size_t comm_at, rank_at, process_at; /* where lines of connections or requests belong; see `here` */
-	int here; /* 0: nowhere; 1: a rank; 2: a report that is older than what we have; 3: a process */
+	int asked; /* every process that can report has reported; waits are those that last (stall_settle) */
+	int here;  /* 0: nowhere; 1: a rank; 2: a report that is older than what we have; 3: a process */
 };
 
 /* A line of a report; NULL or what is wrong with it. ctx: a struct stall_set. */
@@ -110,6 +115,8 @@ const char *stall_take(void *set, const struct json_doc *line);
 /* The lines of another file follow. */
 void stall_next_file(struct stall_set *set);
 void stall_free(struct stall_set *set);
+int stall_is_report(const char *name);			 /* of a file */
+int stall_read(struct stall_set *set, const char *path); /* 1: read; else the reason is on standard error */
 const struct stall_rank *stall_find(const struct stall_comm *c, int rank); /* NULL: it has no report */
 
 struct stall_verdict {
@@ -129,6 +136,11 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 /* Whoever is waited for and silent, or has no report of its own, or has not made a call. */
 void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret);
 void stall_print_processes(const struct stall_set *set, FILE *f);
+
+/* Has all processes that write to the folders report, three times; what does not move is left in *ret. 1: all was read. */
+int stall_ask(const struct option_words *folders, struct stall_set *ret);
+/* Of three sets of reports, one after the other, the one in the middle keeps the waits that last through all. */
+void stall_settle(struct stall_set *set, const struct stall_set *first, const struct stall_set *last);
 
 void stall_print_waits(const struct stall_comm *c, FILE *f);
 

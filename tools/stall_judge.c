@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "array.h"
+#include "base/text.h"
 #include "stall.h"
 
 struct name {
@@ -145,7 +146,8 @@ static void add_where(const struct stall_comm *c, int rank, struct stall_verdict
  * Nobody is lost, so follow who waits for whom. "A waits for its peer B" leads to B's end of the same
  * connection (the other direction, the same channel), and from there:
  *
- *   B has no report                            -> B, missing call (were it dead, somebody would have an error)
+ *   B has no report                            -> B, missing call (were it dead, somebody would have an error); no
+ *                                                 report where all were asked: one that lives has answered
  *   B's end: nothing in flight
  *     B waits for somebody on other ends       -> go on from there; if that comes back, deadlock
  *     B has launches that have not begun       -> B, slow: its kernel has not started
@@ -162,8 +164,8 @@ static void add_where(const struct stall_comm *c, int rank, struct stall_verdict
  */
 
 /* In the order in which equals are preferred. */
-enum cause { MISSING, DEADLOCK, NETWORK, SLOW, CAUSES };
-static const char *const cause_names[CAUSES] = {"missing call", "deadlock", "network", "slow"};
+enum cause { MISSING, NO_REPORT, DEADLOCK, NETWORK, SLOW, CAUSES };
+static const char *const cause_names[CAUSES] = {"missing call", "no report", "deadlock", "network", "slow"};
 
 struct end {
 	int rank;
@@ -260,13 +262,23 @@ static void end_missing(struct walk *w, int rank, const struct stall_conn *e, co
 
 	if (r)
 		elsewhere(w, r, hint, sizeof(hint));
+	else if (w->set->asked) {
+		vote(w, rank, NO_REPORT,
+		     "%s has not answered: its process is stopped, dead, or writes no reports to this folder; rank %d "
+		     "waits for %s "
+		     "it%s%s",
+		     name_of(w->c, rank).text, from->rank, e->send ? "room at" : "data of",
+		     e->coll.number ? " in " : "", e->coll.text);
+		return;
+	}
 	if (e->coll.number && r)
 		vote(w, rank, MISSING,
 		     "%s has not called %s: it has called %lld collectives, and rank %d waits for it%s",
 		     name_of(w->c, rank).text, e->coll.text, (long long)r->collectives, from->rank, hint);
 	else if (e->coll.number)
 		vote(w, rank, MISSING,
-		     "%s: no report; others wait for it and none has lost it: it has not called %s, or writes no "
+		     "%s: no report; others wait for it and none has lost it: it has not called %s, is stopped, or "
+		     "writes no "
 		     "reports",
 		     name_of(w->c, rank).text, e->coll.text);
 	else if (r)
@@ -275,7 +287,7 @@ static void end_missing(struct walk *w, int rank, const struct stall_conn *e, co
 	else
 		vote(w, rank, MISSING,
 		     "%s: no report; others wait for it and none has lost it: it has not called %s "
-		     "rank %d (its matching call is missing), or writes no reports",
+		     "rank %d (its matching call is missing), is stopped, or writes no reports",
 		     name_of(w->c, rank).text, call, from->rank);
 }
 
@@ -618,8 +630,13 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 	ret->reports = (int)c->nreports;
 	if (judge_errors(c, ret))
 		add_where(c, ret->rank, ret);
-	else if (!judge_mismatch(c, ret) && !follow_chains(set, c, ret))
-		snprintf(ret->text, sizeof(ret->text), "nothing waits");
+	else if (!judge_mismatch(c, ret) && !follow_chains(set, c, ret)) {
+		if (c->moved)
+			snprintf(ret->text, sizeof(ret->text), "nothing hangs: %d of %s moved while they were asked",
+				 c->moved, COUNT_TEXT(c->nreports, "rank"));
+		else
+			snprintf(ret->text, sizeof(ret->text), "nothing waits");
+	}
 }
 
 /*

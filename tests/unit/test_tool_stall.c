@@ -433,6 +433,67 @@ TEST(ranks_of_processes)
 	stall_free(&h.set);
 }
 
+/* Rank 0 receives from rank 1, which has nothing in flight: `calls` are those of rank 0, so far. */
+static struct hand one_look(int calls, int with_peer)
+{
+	struct hand h = {.nranks = 2};
+
+	rank_says(&h, 0, NULL, -1, 1);
+	conn(&h, "recv", 1, "peer", "wait data", calls);
+	if (with_peer) {
+		rank_says(&h, 1, NULL, -1, 0);
+		conn(&h, "send", 0, "", "idle", 3);
+	}
+	return h;
+}
+
+/* Three looks at a job: what moved between them is not to blame, what did not is, and who did not answer is not said to have
+ * made no call. */
+TEST(three_looks)
+{
+	static const struct {
+		int calls[3], with_peer, rank, votes;
+		const char *cause, *part;
+	} table[] = {
+		{{4, 5, 6}, 1, -1, 0, "none", "nothing hangs: 1 of 2 ranks moved"},
+		{{4, 4, 5}, 1, -1, 0, "none", "nothing hangs: 1 of 2 ranks moved"},
+		{{4, 5, 5}, 1, -1, 0, "none", "nothing hangs: 1 of 2 ranks moved"},
+		{{4, 4, 4}, 1, 1, 1, "missing call", "rank 1 (node1, pid 1001) has not called send to rank 0"},
+		{{4, 4, 4}, 0, 1, 1, "no report", "rank 1 (node1, pid 1001) has not answered: its process is stopped"},
+		{{4, 5, 6}, 0, -1, 0, "none", "nothing hangs: 1 of 1 rank moved"},
+	};
+
+	EACH_ROW (i, table) {
+		struct hand looks[3];
+
+		for (int k = 0; k < 3; k++)
+			looks[k] = one_look(table[i].calls[k], table[i].with_peer);
+		stall_settle(&looks[1].set, &looks[0].set, &looks[2].set);
+		expect(&looks[1], table[i].cause, table[i].rank, table[i].votes, table[i].part);
+		stall_free(&looks[0].set);
+		stall_free(&looks[2].set);
+	}
+}
+
+/* The same of processes: a wait counts if it is older than the first look. */
+TEST(three_looks_at_processes)
+{
+	for (int later = 0; later < 2; later++) {
+		struct hand looks[3] = {{.nranks = 1}, {.nranks = 1}, {.nranks = 1}};
+		struct stall_verdict v;
+
+		for (int k = 0; k < 3; k++) { /* 2 s or 62 s from the first to the last; it waits for 31 s in each */
+			process_says(&looks[k], 1, k * (later ? 31000000000 : 1000000000));
+			waits_for_process(&looks[k], 2);
+		}
+		stall_settle(&looks[1].set, &looks[0].set, &looks[2].set);
+		stall_judge_processes(&looks[1].set, &v);
+		CHECK_STR(v.cause, later ? "none" : "no report");
+		for (int k = 0; k < 3; k++)
+			stall_free(&looks[k].set);
+	}
+}
+
 TEST(processes)
 {
 	struct hand h = {.nranks = 1};

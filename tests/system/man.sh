@@ -24,6 +24,20 @@ pages=$(sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' ./*.3 | plain | grep -oE 
 diff <(echo "$map") <(echo "$pages") || die "public functions (<) and those of the man pages (>) differ"
 echo "ok: $(wc -l <<<"$map") functions"
 
+# The pipeline's structs: the page shows each with all of its fields, and every value of its enums; and it says that memory has to be
+# registered, without which every transfer is refused.
+header=../include/gantry/rx.h
+structs=$(sed -nE 's/^((struct|enum) gantry_rx_[a-z]+) \{.*/\1/p' $header)
+[ "$(wc -l <<<"$structs")" -ge 5 ] || die "no structs found in rx.h"
+# members STRUCT FILE: the words between its braces that a ; or , or } follows, and those before a value.
+members() { awk -v begin="$1 {" 'index($0, begin) == 1 { on = 1 } on { print } on && /};/ { exit }' "$2" | sed -E 's,/\*[^*]*\*/,,g; s,^[^{]*\{,,' | tr '\n\t' '  ' | sed -E 's,/\*[^*]*\*/,,g; s, = [0-9]+,,g' | grep -oE '[A-Za-z_]+ *[;,}]' | tr -d ' ;,}' | sort; }
+while read -r struct; do
+	diff <(members "$struct" $header) <(members "$struct" gantry-rx.3) || die "members of $struct in rx.h (<) and in gantry-rx.3 (>) differ"
+	[ "$(members "$struct" $header | wc -l)" -ge 3 ] || die "no members of $struct found"
+done <<<"$structs"
+plain gantry-rx.3 | tr '\n' ' ' | grep -qF "must lie in memory that was registered with gantry_rx_register " || die "gantry-rx.3 does not say that memory is registered"
+echo "ok: structs of the pipeline"
+
 events=$(sed -nE 's/^\tX\([A-Z_]+, +"([a-z ]+)", +"([a-z]*)", +"([a-z]*)", +"([a-z]*)"\).*/\1 (\2, \3, \4)/p' ../src/base/event.h |
 	sed -E 's/(, )+\)/)/' | grep -v '^none ')
 [ "$(wc -l <<<"$events")" -ge 10 ] || die "no events found in event.h"

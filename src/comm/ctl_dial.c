@@ -217,7 +217,7 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 	if (h->broken_errno)
 		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(h->broken_errno));
 	else
-		snprintf(cause, sizeof(cause), "the connection was closed without a word");
+		snprintf(cause, sizeof(cause), "the connection was closed without a goodbye");
 	retry_later(m, cause);
 }
 

@@ -146,7 +146,7 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 	if (h->broken)
 		attempt_failed(m, h->broken_errno ? strerror(h->broken_errno)
-						  : "the connection was closed without a word");
+						  : "the connection was closed without a goodbye");
 	else if (h->refused && h->error == GANTRY_ERR_REFUSED)
 		attempt_failed(m, h->text);
 	else

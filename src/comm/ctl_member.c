@@ -165,20 +165,34 @@ static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const c
 	tell_news(m);
 }
 
+/* Where connections outlive their sockets an end alone means nothing: the hub would wait for this rank. */
+static void hang_up(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_LOST};
+
+	if (m->conn && m->conn->session.on && !m->conn->session.parting) {
+		h.size = (uint32_t)strlen(m->over_text);
+		ctl_conn_send(m->conn, &h, m->over_text);
+		ctl_conn_finish(m->conn, CTL_ANSWER_NS);
+	} else {
+		ctl_conn_close(m->conn);
+	}
+	m->conn = NULL;
+}
+
 void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...)
 {
 	va_list ap;
 
 	m->step = STEP_OVER;
 	ctl_dial_stop(m);
-	ctl_conn_close(m->conn);
-	m->conn = NULL;
 	if (m->over == GANTRY_OK) {
 		m->over = why;
 		va_start(ap, fmt);
 		vsnprintf(m->over_text, sizeof(m->over_text), fmt, ap);
 		va_end(ap);
 	}
+	hang_up(m);
 	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
 		const struct ctl_peer *lost = m->first_lost && call->to < 0 ? &m->peers[m->first_lost - 1] : NULL;
 
@@ -463,6 +477,7 @@ static bool say_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 	if (!m->conn || (m->step != STEP_JOINED && !h.size))
 		return false;
 	ctl_conn_send(m->conn, &h, m->gave_up);
+	m->conn->session.parting = true;
 	return true;
 }
 

@@ -405,6 +405,12 @@ static void cut_conn(struct ctl_conn *c) REQUIRES(loop_mu)
 	memset(&c->backoff, 0, sizeof(c->backoff));
 }
 
+/* The peer has everything that was said to it. */
+static bool is_acked(const struct ctl_conn *c)
+{
+	return gantry_list_empty(&c->out) && gantry_list_empty(&c->session.kept);
+}
+
 static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 {
 	char cause[128];
@@ -414,9 +420,10 @@ static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 		e = c->out_dead; /* the kernel tells an error once: the write has had it */
 	/* No answer to the kernel's packets: silence, whoever finds it first. */
 	silent = e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH;
-	if (c->session.on && e && e != EPIPE) { /* those are the end of the peer's process: it has closed the socket */
+	/* Whatever ends says goodbye first: an end without one, as a reset, is of this socket alone. */
+	if (c->session.on && !(c->session.parting && !e && is_acked(c))) {
 		cut_conn(c);
-		c->ops->cut(c, strerror(e));
+		c->ops->cut(c, e ? strerror(e) : "closed without a goodbye");
 		return;
 	}
 	if (silent)
@@ -425,7 +432,7 @@ static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(e));
 	else
 		snprintf(cause, sizeof(cause), "the connection was closed %s",
-			 c->cut_n ? "in the middle of a record" : "without a word");
+			 c->cut_n ? "in the middle of a record" : "without a goodbye");
 	c->ops->broken(c, silent ? GANTRY_ERR_PEER_SILENT : GANTRY_ERR_PEER_LOST, cause);
 }
 

@@ -74,6 +74,7 @@ struct ctl_conn_ops {
  */
 struct ctl_session {
 	bool on;
+	bool parting;		 /* the last frame is out: once the peer has it, it ends the connection */
 	struct gantry_list kept; /* of struct ctl_out: written, and not known to have come; in order */
 	uint64_t acked;		 /* frames that the peer has: `kept` begins behind them */
 	uint64_t nkept;

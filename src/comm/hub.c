@@ -192,6 +192,9 @@ static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uin
 {
 	char cause[CTL_TEXT_MAX];
 
+	if (rank->conn->session.on)
+		ctl_conn_send_life(
+			rank->conn); /* its count says that the leave has come: the end behind it is the answer */
 	if (h->result == GANTRY_OK && rank->hub->state == HUB_RUNNING) {
 		rank_left(rank);
 		return 1;

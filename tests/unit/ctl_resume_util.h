@@ -32,7 +32,14 @@ static inline struct hub_rank *hub_rank_of(const struct gantry_unique_id *id, in
 	return hub && hub->ranks ? &hub->ranks[rank] : NULL;
 }
 
-enum trouble { RESET_RANK, RESET_HUB, RESET_ALL, DIAL_BESIDE, TROUBLES };
+/* Both ends find that the stream has ended, as if the other had closed it. */
+static inline void end_socket(const struct ctl_conn *c)
+{
+	if (c && c->source.fd >= 0)
+		shutdown(c->source.fd, SHUT_RDWR);
+}
+
+enum trouble { RESET_RANK, RESET_HUB, RESET_ALL, DIAL_BESIDE, END_RANK, END_HUB, TROUBLES };
 
 /* DIAL_BESIDE: as if the hub was not heard for long. The rank dials while the old socket still brings frames. */
 static inline void make_trouble(const struct gantry_unique_id *id, struct gantry_ctl *m, enum trouble what)
@@ -45,6 +52,10 @@ static inline void make_trouble(const struct gantry_unique_id *id, struct gantry
 		reset_socket(m->conn);
 	if (r && (what == RESET_HUB || what == RESET_ALL))
 		reset_socket(r->conn);
+	if (what == END_RANK)
+		end_socket(m->conn);
+	if (r && what == END_HUB)
+		end_socket(r->conn);
 	if (what == DIAL_BESIDE && m->conn && m->dial.step == DIAL_IDLE) {
 		m->dial.step = DIAL_PAUSE;
 		m->dial.retry_at = 0;

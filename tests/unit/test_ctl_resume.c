@@ -65,6 +65,13 @@ TEST(resets)
 		check_talk(seed, 1u << RESET_RANK | 1u << RESET_HUB | 1u << RESET_ALL, ROUNDS, 0);
 }
 
+/* Something on the way ends connections in good order: no process has ended. */
+TEST(ends)
+{
+	resume_on("20s");
+	check_talk(8, 1u << END_RANK | 1u << END_HUB, ROUNDS, 0);
+}
+
 TEST(beside)
 {
 	resume_on("20s");
@@ -328,7 +335,8 @@ TEST(leaving)
 		struct rank_state *s = join_ranks(2, &id, 0);
 
 		if (i & 1)
-			make_trouble(&id, s[1].ctl, i & 2 ? RESET_HUB : RESET_RANK);
+			make_trouble(&id, s[1].ctl,
+				     (enum trouble[]){RESET_HUB, RESET_RANK, END_HUB, END_RANK}[i / 2 % 4]);
 		gantry_ctl_leave(s[1].ctl);
 		if (!(i & 1))
 			reset_at_hub(&id, 1);
@@ -449,7 +457,7 @@ TEST(forgotten_on_the_way)
 	ctl_relay_stop(&relay);
 }
 
-/* ---- processes that die with something unread: their sockets are reset, and not ended ---- */
+/* ---- processes that die: with something unread their sockets are reset, else ended ---- */
 
 static void join_one(struct rank_state *s, const struct gantry_unique_id *id, int rank)
 {
@@ -477,7 +485,7 @@ static void be_child(int in, int out, int has_hub)
 		pause();
 }
 
-static void dies_unread(int has_hub)
+static void dies(int has_hub, int unread)
 {
 	struct gantry_unique_id id;
 	struct rank_state s;
@@ -500,7 +508,8 @@ static void dies_unread(int has_hub)
 	CHECK_EQ(read(from[0], &c, 1), 1);
 	CHECK_EQ(kill(pid, SIGSTOP), 0);
 	sleep_ms(20);
-	CHECK_OK(gantry_ctl_send(s.ctl, 1, 1, "x", 1));
+	if (unread)
+		CHECK_OK(gantry_ctl_send(s.ctl, 1, 1, "x", 1));
 	sleep_ms(50); /* it is in the child's socket */
 	began = now_ms();
 	CHECK_EQ(kill(pid, SIGKILL), 0);
@@ -522,15 +531,15 @@ static void dies_unread(int has_hub)
 TEST(dead_rank)
 {
 	resume_on("4s");
-	if (CAN_FORK)
-		dies_unread(0);
+	for (int unread = 0; CAN_FORK && unread < 2; unread++)
+		dies(0, unread);
 }
 
 TEST(dead_hub)
 {
 	resume_on("4s");
-	if (CAN_FORK)
-		dies_unread(1);
+	for (int unread = 0; CAN_FORK && unread < 2; unread++)
+		dies(1, unread);
 }
 
 void tests_begin(void)

@@ -3,8 +3,8 @@
  * Listening, accepting and connecting: the rendezvous of two rx over a TCP connection of its own (wire.h), and then the
  * network's connections. Many at a time, each with a deadline.
  *
- *   connecting:  DIAL -> SHAKE -> NET -> READY
- *   accepting:   SHAKE -> PLACE -> SHAKE (what is left of the answer) -> NET -> READY
+ *   connecting:  DIAL -> SHAKE -> NET -> UP -> READY
+ *   accepting:   SHAKE -> PLACE -> SHAKE (what is left of the answer) -> NET -> UP -> READY
  *
  * Until PLACE a meeting of the accepting side is a socket and this struct: it has no connection, no listener of the
  * network, and nothing of ours has been told to the peer. The accepting side connects back to the handle in the peer's
@@ -56,6 +56,7 @@ enum meeting_state {
 	MEET_SHAKE,
 	MEET_PLACE, /* until its listener has a place for it */
 	MEET_NET,
+	MEET_UP, /* until the peer has both connections as well */
 	MEET_READY,
 	MEET_FAILED,
 };
@@ -393,6 +394,17 @@ static void say_ready(struct meeting *m)
 		LOG_DEBUG(RX, "%s: the rendezvous ended early: %s", m->conn->peer, strerror(errno));
 }
 
+/* OK is fine. */
+static void net_failed(struct meeting *m, gantry_result r, const char *why)
+{
+	if (r == GANTRY_OK)
+		return;
+	if (gantry_result_is_remote(r))
+		again(m, r, "meeting", why);
+	else
+		fail(m, r, "%s", why);
+}
+
 static void make_net(struct meeting *m) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = m->conn;
@@ -414,21 +426,32 @@ static void make_net(struct meeting *m) REQUIRES(rx_mu)
 	snprintf(c->peer, sizeof(c->peer), "%s epoch %016llx", m->peer, (unsigned long long)m->peer_epoch);
 	TRY(rx_conn_start(c));
 	say_ready(m);
-	m->state = MEET_READY;
+	if (!m->dials)
+		TRY(rx_head_send(c, &(struct rx_head){.kind = RX_UP}, NULL));
+	m->state = MEET_UP;
 out:
-	if (r == GANTRY_OK)
-		return;
-	if (gantry_result_is_remote(r))
-		again(m, r, "meeting", gantry_last_error());
-	else
-		fail(m, r, "%s", gantry_last_error());
+	net_failed(m, r, gantry_last_error());
+}
+
+/* The accepting side says UP first, so the connecting side is the first to be done: from then on it does not begin again. */
+static void come_up(struct meeting *m) REQUIRES(rx_mu)
+{
+	struct gantry_rx_conn *c = m->conn;
+
+	rx_conn_progress(c);
+	if (c->error != GANTRY_OK) {
+		net_failed(m, c->error, c->error_text);
+	} else if (c->up) {
+		m->state = MEET_READY;
+		if (m->dials)
+			net_failed(m, rx_head_send(c, &(struct rx_head){.kind = RX_UP}, NULL), gantry_last_error());
+	}
 }
 
 static void (*const steps[])(struct meeting *m) = {
-	[MEET_DIAL] = dial,
-	[MEET_SHAKE] = shake,
+	[MEET_DIAL] = dial,    [MEET_SHAKE] = shake,
 	[MEET_PLACE] = shake, /* while its answer is due a peer has nothing to say */
-	[MEET_NET] = make_net,
+	[MEET_NET] = make_net, [MEET_UP] = come_up,
 };
 
 /* Never blocks, never fails: state says. */

@@ -185,6 +185,7 @@ struct gantry_rx_conn {
 	size_t nmrs;
 	struct gantry_list outgoing; /* rx_out, in order */
 	int inline_out, answers_out;
+	int up;			  /* the peer has both connections: it has said UP */
 	int answering;		  /* a head of the peer is being handled */
 	struct gantry_list early; /* rx_early, in order */
 	void *heads[RX_HEADS_IN]; /* receives posted for heads */

@@ -500,6 +500,16 @@ static gantry_result recv_ended(struct gantry_rx_conn *c, const struct rx_head *
 
 /* ---- heads ---- */
 
+/* UP is the first head, and comes once. */
+static gantry_result check_up(struct gantry_rx_conn *c, const struct rx_head *h)
+{
+	if (c->up == (h->kind == RX_UP))
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of kind %d %s UP", c->peer, h->kind,
+			 c->up ? "after" : "before");
+	c->up = 1;
+	return GANTRY_OK;
+}
+
 gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, size_t size, bool last)
 {
 	struct rx_head h;
@@ -507,6 +517,7 @@ gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, si
 
 	if (rx_head_decode(data, size, &h) != GANTRY_OK)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %zu bytes that makes no sense", c->peer, size);
+	TRY_NOW(check_up(c, &h));
 	switch ((enum rx_kind)h.kind) {
 	case RX_SEND:
 		return last ? GANTRY_OK : recv_offered(c, &h, data + RX_HEAD_SIZE);
@@ -520,6 +531,7 @@ gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, si
 	case RX_STOP:
 		r = send_stopped(c, &h);
 		return last ? GANTRY_OK : r; /* the answer may not get out; more heads may be there */
+	case RX_UP:
 	case RX_KINDS:
 		break;
 	}

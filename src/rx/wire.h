@@ -7,7 +7,9 @@
  *
  *   0 epoch(8)  8 id of the connection(8), made by the connecting side  16 handle(128) of a listener of the network
  *
- * Then the network's connections are made, one per direction, and the rendezvous is closed.
+ * Then the network's connections are made, one per direction, and the rendezvous is closed. The accepting side says UP when
+ * it has both; the connecting side is done when it has that, and says UP in turn, and with it the accepting side is done. So a
+ * connecting side that begins again, because something broke on the way, has not left a connection behind that counts.
  *
  * In each direction the network carries tag 0: heads, and tag 1: data. A head is 48 bytes:
  *
@@ -21,6 +23,7 @@
  *   REJECT  receiver  the receive is smaller: no data                                  receive's   -
  *   STOP    receiver  no receives are posted for messages from arg on                  -           posted
  *   END     sender    no messages with data are sent from arg on                       -           posted
+ *   UP      both      the first head of each side: it has both connections             -           -
  *
  * Ending a transfer early, by either side: STOP and END answer one another, then both know how many messages there are,
  * max(STOP's, END's). The sender makes up the number with empty messages, the receiver with receives that are thrown
@@ -37,14 +40,14 @@
 #include "gantry/result.h"
 #include "net/net.h"
 
-enum { RX_VERSION = 4, RX_OFFER_SIZE = 16 + GANTRY_NET_HANDLE_SIZE, RX_HEAD_SIZE = 48 };
+enum { RX_VERSION = 5, RX_OFFER_SIZE = 16 + GANTRY_NET_HANDLE_SIZE, RX_HEAD_SIZE = 48 };
 
 struct rx_offer {
 	uint64_t epoch, id;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 };
 
-enum rx_kind { RX_SEND = 1, RX_TAKEN, RX_GRANT, RX_REJECT, RX_STOP, RX_END, RX_KINDS };
+enum rx_kind { RX_SEND = 1, RX_TAKEN, RX_GRANT, RX_REJECT, RX_STOP, RX_END, RX_UP, RX_KINDS };
 enum { RX_INLINE = 1 };
 
 struct rx_head {

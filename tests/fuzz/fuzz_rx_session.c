@@ -732,6 +732,7 @@ static void begin(void) UNCHECKED
 			(struct gantry_net_device_handle){.type = GANTRY_NET_DEVICE_UNPACK, .handle = &fake.handle};
 	strcpy(run.conn->peer, "the script");
 	MUST(rx_conn_start(run.conn) == GANTRY_OK);
+	say_kind(RX_UP, 0, 0, 0);
 }
 
 static void finish(void) UNCHECKED

@@ -38,6 +38,25 @@ static void say_hello(const char *address, void **ret_listen, uint8_t handle[GAN
 	CHECK_OK(net->ops->take_handle(net, handle));
 }
 
+/* Its first head, without which it is not accepted; the thread that accepts moves the other side. */
+static void say_up(void)
+{
+	struct gantry_net *net = gantry_net_tcp();
+	uint8_t out[RX_HEAD_SIZE];
+	void *request = NULL;
+	int done = 0;
+
+	rx_head_encode(&(struct rx_head){.kind = RX_UP}, out);
+	WAIT_WHILE (!done) {
+		if (!request)
+			CHECK_OK(net->ops->isend(net, fake->out, out, sizeof(out), RX_TAG_HEAD, NULL, &request));
+		if (request)
+			CHECK_OK(net->ops->test(net, request, &done, NULL));
+	}
+}
+
+static struct rx_head hear(void);
+
 static void begin(void)
 {
 	struct gantry_net *net = gantry_net_tcp();
@@ -62,7 +81,9 @@ static void begin(void)
 			CHECK_OK(net->ops->accept(net, listen, &fake->in, &none));
 	}
 	CHECK_EQ(write(fake->fd, &ready, 1), 1);
+	say_up();
 	CHECK_EQ(pthread_join(t, NULL), 0);
+	CHECK_EQ(hear().kind, RX_UP);
 	CHECK_OK(net->ops->close_listen(net, listen));
 	gantry_rx_listener_close(l);
 }

@@ -216,10 +216,10 @@ static void record_session(struct scene *s, struct record *ret)
 	UNTIL(relay_tape(&relay, TO_SERVER, ret->said) >= HELLO + PROOF + 1);
 	UNTIL(relay_tape(&relay, TO_CLIENT, ret->heard) >= CHALLENGE + ANSWER);
 	relay_stop(&relay);
-	CHECK(memcmp(ret->said, "GANTRY\x01\n\x04\0\x03", 11) == 0);
+	CHECK(memcmp(ret->said, "GANTRY\x01\n\x05\0\x03", 11) == 0);
 	CHECK(memcmp(ret->said + HELLO, "GANTRY\x03\n", 8) == 0);
-	CHECK(memcmp(ret->heard, "GANTRY\x02\n\x04\0\x07", 11) == 0);
-	CHECK(memcmp(ret->heard + CHALLENGE, "GANTRY\x02\n\x04\0\0", 11) == 0);
+	CHECK(memcmp(ret->heard, "GANTRY\x02\n\x05\0\x07", 11) == 0);
+	CHECK(memcmp(ret->heard + CHALLENGE, "GANTRY\x02\n\x05\0\0", 11) == 0);
 }
 
 /* What a stranger says at once, and what when it has been asked for a proof. */
@@ -327,7 +327,7 @@ static int hear(int fd)
 		CHECK_EQ(recv(fd, in, 208 - 16, MSG_WAITALL), 208 - 16);
 		return 0;
 	}
-	CHECK(memcmp(in, "GANTRY\x02\n\x04\0", 10) == 0);
+	CHECK(memcmp(in, "GANTRY\x02\n\x05\0", 10) == 0);
 	CHECK(in[10] >= 2 && in[10] <= 7); /* refused, or a question: both without a payload */
 	CHECK(memcmp(in + 12, "\0\0\0\0", 4) == 0);
 	n = in[10] == 7 ? CHALLENGE - 16 : INET_ANSWER_SIZE - 16;

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every socket of a meeting of two rx is reset at every byte of set-up, in both directions, by relays: the rendezvous, and the
+ * network's connections. Each side comes up once, and a transfer each way arrives; or, where the network's connection is lost
+ * without GANTRY_RESUME, both sides fail with a typed error. No reset ends in a timeout.
+ * Catches: a connection that only one side has, one that is accepted twice, a meeting that hangs.
+ *
+ * GANTRY_TEST_EVERY_BYTE=1 tries all positions, else a sample of them.
+ */
+#include "relay.h"
+#include "rx_util.h"
+
+enum { SAMPLES = SANITIZED ? 2 : 4, CONNS = 8, BYTES = 100 };
+
+static struct relay meet, data; /* of the rendezvous, and of the network's connections */
+static struct {
+	const struct relay *relay;
+	int conn, way; /* which connection of the relay's, and which way of it */
+	int64_t at;    /* bytes that pass before the reset */
+	int hit;       /* atomic */
+} cut;
+
+static int64_t reset_at(const struct relay_conn *c, int way)
+{
+	if (!cut.relay || c != &cut.relay->conns[cut.conn] || way != cut.way ||
+	    __atomic_load_n(&cut.hit, __ATOMIC_RELAXED))
+		return RELAY_ALL;
+	if ((int64_t)c->moved[way] < cut.at)
+		return cut.at;
+	__atomic_store_n(&cut.hit, 1, __ATOMIC_RELAXED);
+	return -1;
+}
+
+static void begin_relay(struct relay *r)
+{
+	memset(&r->n, 0, sizeof(*r) - offsetof(struct relay, n));
+	r->stop = 0;
+	relay_start(r);
+}
+
+static void end_relay(struct relay *r)
+{
+	__atomic_store_n(&r->stop, 1, __ATOMIC_RELEASE);
+	pthread_join(r->thread, NULL);
+	for (int i = 0; i < r->n; i++)
+		for (int k = 0; k < 2; k++)
+			if (r->conns[i].fd[k] >= 0)
+				close(r->conns[i].fd[k]);
+}
+
+static int measure(struct relay *r, uint64_t bytes[CONNS][2])
+{
+	int n;
+
+	pthread_mutex_lock(&r->mu);
+	n = r->n;
+	CHECK(n <= CONNS);
+	for (int i = 0; i < n; i++)
+		memcpy(bytes[i], r->conns[i].moved, sizeof(bytes[i]));
+	pthread_mutex_unlock(&r->mu);
+	return n;
+}
+
+struct acceptor {
+	struct gantry_rx_listener *l;
+	struct gantry_rx_conn *conns[CONNS];
+	int n, stop; /* atomic */
+};
+
+static void *accept_thread(void *arg)
+{
+	struct acceptor *a = arg;
+
+	while (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE)) {
+		struct gantry_rx_conn *c = NULL;
+
+		if (gantry_rx_accept(a->l, 2000000, &c) == GANTRY_OK) {
+			CHECK(a->n < CONNS);
+			a->conns[a->n] = c;
+			__atomic_store_n(&a->n, a->n + 1, __ATOMIC_RELEASE);
+		}
+	}
+	return NULL;
+}
+
+/* A transfer; returns its first error. */
+static gantry_result transfer(struct gantry_rx_conn *from, struct gantry_rx_conn *to, uint8_t *out, uint8_t *in)
+{
+	struct gantry_rx_piece send = {out, BYTES, 0, 1}, recv = {in, BYTES, 0, 1};
+	struct gantry_rx_op *s = NULL, *r = NULL;
+	gantry_result sent, received;
+
+	memset(in, 0, BYTES);
+	sent = gantry_rx_send(from, &send, 1, 7, &s);
+	received = gantry_rx_recv(to, &recv, 1, 7, &r);
+	if (sent == GANTRY_OK && received == GANTRY_OK) {
+		rx_both(s, r);
+		sent = rx_result(s);
+		received = rx_result(r);
+		if (received == GANTRY_OK)
+			CHECK(memcmp(in, out, BYTES) == 0);
+	}
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	return sent != GANTRY_OK ? sent : received;
+}
+
+/* The connection is there on this side: until the other has it as well, or this one is at its end. False: that. */
+static bool both_up(struct gantry_rx_conn *c, const struct acceptor *a)
+{
+	static uint8_t byte;
+	struct gantry_rx_piece piece = {&byte, 0, 0, 0};
+	struct gantry_rx_op *op;
+	bool ended = gantry_rx_recv(c, &piece, 0, 9, &op) != GANTRY_OK;
+
+	WAIT_WHILE (!ended && !__atomic_load_n(&a->n, __ATOMIC_ACQUIRE))
+		ended = gantry_rx_test(op) == GANTRY_RX_DONE;
+	if (ended)
+		CHECK(gantry_rx_conn_error(c, NULL, 0) != GANTRY_OK);
+	gantry_rx_op_free(op);
+	return !ended;
+}
+
+struct outcome {
+	gantry_result connected, talked;
+	char text[256];
+};
+
+static void talk(struct gantry_rx *a, struct gantry_rx *b, struct gantry_rx_conn *ca, struct gantry_rx_conn *cb,
+		 struct outcome *o)
+{
+	static uint8_t bytes[2][2][BYTES];
+
+	for (int i = 0; i < BYTES; i++)
+		bytes[0][0][i] = (uint8_t)(3 * i + 1), bytes[1][0][i] = (uint8_t)(5 * i + 2);
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(gantry_rx_register(a, bytes[i][i], BYTES));
+		CHECK_OK(gantry_rx_register(b, bytes[i][!i], BYTES));
+	}
+	o->talked = transfer(ca, cb, bytes[0][0], bytes[0][1]);
+	if (o->talked == GANTRY_OK)
+		o->talked = transfer(cb, ca, bytes[1][0], bytes[1][1]);
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(gantry_rx_deregister(a, bytes[i][i]));
+		CHECK_OK(gantry_rx_deregister(b, bytes[i][!i]));
+	}
+}
+
+/* Two rx meet through the relays and send something each way. bytes: what meeting took, of both relays, or NULL. */
+static void meet_once(struct outcome *o, uint64_t meet_bytes[CONNS][2], uint64_t data_bytes[CONNS][2])
+{
+	struct acceptor acceptor = {0};
+	struct gantry_rx *a, *b;
+	struct gantry_rx_conn *ca = NULL;
+	char at[32];
+	pthread_t t;
+
+	memset(o, 0, sizeof(*o));
+	CHECK_OK(gantry_rx_open(NULL, &a));
+	CHECK_OK(gantry_rx_open(NULL, &b));
+	CHECK_OK(gantry_rx_listen(b, "127.0.0.1:0", &acceptor.l));
+	meet.to = (struct sockaddr_in){.sin_family = AF_INET,
+				       .sin_port = htons((uint16_t)port_of(gantry_rx_listener_address(acceptor.l))),
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	begin_relay(&meet);
+	begin_relay(&data);
+	snprintf(at, sizeof(at), "127.0.0.1:%d", meet.port);
+	threads_start(&t, 1, accept_thread, &acceptor, 0);
+	o->connected = gantry_rx_connect(a, at, 20 * SECOND, &ca);
+	snprintf(o->text, sizeof(o->text), "%s", gantry_last_error());
+	if (o->connected == GANTRY_OK && !both_up(ca, &acceptor))
+		o->connected = gantry_rx_conn_error(ca, o->text, sizeof(o->text));
+	if (meet_bytes)
+		CHECK(measure(&meet, meet_bytes) == 1);
+	if (data_bytes)
+		CHECK(measure(&data, data_bytes) > 1);
+	__atomic_store_n(&acceptor.stop, 1, __ATOMIC_RELEASE);
+	threads_join(&t, 1);
+	if (acceptor.n > 1 || (o->connected == GANTRY_OK && acceptor.n != 1))
+		TEST_FAIL("connect: %s, and %d connections were accepted", gantry_result_name(o->connected),
+			  acceptor.n);
+	if (o->connected == GANTRY_OK)
+		talk(a, b, ca, acceptor.conns[0], o);
+	gantry_rx_conn_close(ca);
+	gantry_rx_close(a);
+	gantry_rx_close(b);
+	end_relay(&meet);
+	end_relay(&data);
+}
+
+static int reset_conn(struct relay *relay, int conn, int way, uint64_t size, int must_work)
+{
+	uint64_t step = getenv("GANTRY_TEST_EVERY_BYTE") ? 1 : size / SAMPLES + 1;
+	int hits = 0;
+
+	for (uint64_t at = step == 1 ? 0 : (uint64_t)getpid() % step; at <= size; at += step) {
+		struct outcome o;
+
+		CASE("%s %d, %s, byte %llu of %llu", relay == &meet ? "rendezvous" : "data connection", conn,
+		     way == TO_SERVER ? "to the server" : "to the client", (unsigned long long)at,
+		     (unsigned long long)size);
+		cut.relay = relay;
+		cut.conn = conn;
+		cut.way = way;
+		cut.at = (int64_t)at;
+		cut.hit = 0;
+		meet_once(&o, NULL, NULL);
+		hits += cut.hit;
+		if (o.connected == GANTRY_ERR_TIMEOUT || (must_work && o.connected != GANTRY_OK))
+			TEST_FAIL("connect: %s: %s", gantry_result_name(o.connected), o.text);
+		if (must_work && o.talked != GANTRY_OK)
+			TEST_FAIL("connected, but: %s", gantry_result_name(o.talked));
+	}
+	return hits;
+}
+
+static void try_all(const char *name, int resume)
+{
+	uint64_t meet_bytes[CONNS][2], data_bytes[CONNS][2];
+	struct outcome o;
+	int meet_hits = 0, data_hits = 0, n;
+
+	set_params("GANTRY_RESUME", resume ? "on" : "off", "GANTRY_TIMEOUT", "20s");
+	cut.relay = NULL;
+	CASE("%s, resume %s, no reset", name, resume ? "on" : "off");
+	meet_once(&o, meet_bytes, data_bytes);
+	CHECK_OK(o.connected);
+	CHECK_OK(o.talked);
+	n = data.n;
+	for (int way = 0; way < 2; way++) {
+		meet_hits += reset_conn(&meet, 0, way, meet_bytes[0][way], 1);
+		for (int conn = 0; conn < n; conn++)
+			data_hits += reset_conn(&data, conn, way, data_bytes[conn][way], resume);
+	}
+	printf("%s, resume %s: %d resets of the rendezvous, %d of the network's connections\n", name,
+	       resume ? "on" : "off", meet_hits, data_hits);
+	CHECK(meet_hits >= SAMPLES && data_hits >= SAMPLES);
+}
+
+static void try_both(const char *name)
+{
+	try_all(name, 0);
+	try_all(name, 1);
+}
+
+TEST(plain)
+{
+	try_both("plain");
+}
+
+TEST(secret)
+{
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_params("GANTRY_SECRET", "a secret of thirty-two characters");
+	try_both("secret");
+	set_params("GANTRY_SECRET", NULL);
+}
+
+TEST(encrypted)
+{
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_params("GANTRY_SECRET", "a secret of thirty-two characters", "GANTRY_ENCRYPT", "on");
+	try_both("encrypted");
+	set_params("GANTRY_SECRET", NULL, "GANTRY_ENCRYPT", NULL);
+}
+
+void tests_begin(void)
+{
+	int probe, port;
+
+	setenv("GANTRY_LOG", "error", 0);
+	setenv("GANTRY_LANES", "1", 1);
+	relay_make(&meet, 0, 0);
+	relay_make(&data, 0, 0);
+	meet.allow = data.allow = reset_at;
+	probe = lo_bound(0, &port);
+	close(probe);
+	data.to = (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	relay_advertise(&data);
+}

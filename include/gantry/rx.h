@@ -55,7 +55,7 @@
  * Parameters (zero in the config takes them): GANTRY_RX_*, GANTRY_UNPACK_*, GANTRY_EMU_* of docs/params.md; those of
  * the network (GANTRY_IFNAME, GANTRY_LANES, GANTRY_SECRET, GANTRY_TIMEOUT, ...) hold as well. GANTRY_SECRET
  * authenticates both ends to one another, before the accepting side tells or does anything; where it is set on one side
- * only or differs, connect fails at once with ERR_AUTH. Without it whoever reaches the port can connect.
+ * only or differs, connect fails with ERR_AUTH after three tries. Without it whoever reaches the port can connect.
  *
  * C99-clean, no CUDA headers.
  */

@@ -16,9 +16,8 @@
  *
  * A connection that breaks is no end. In SHAKE the connecting side dials again, and what the accepting side has made for the
  * attempt goes. In NET both have the other's offer, and nothing they need comes over this connection any more: with
- * GANTRY_RESUME they go on without it, as the network's connections do that have lost a socket. A process that ends in NET
- * ends its connection and does not reset it, because there is nothing in it that was not read; a host that ends is found
- * by the deadline.
+ * GANTRY_RESUME they go on without it, whether it was reset or ended, as the network's connections do that have lost a socket; a
+ * peer that is gone is found by these, or by the deadline. In UP the network's connections alone count.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <errno.h>
@@ -50,6 +49,10 @@ enum { MEETINGS_MAX = 256, PLACES_MAX = 128, ACCEPTS_PER_PASS = 16 };
 enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
 
 enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
+/* A hand-shake that fails, by a bit that was flipped on the way or by another secret, is tried so often: a damaged one passes the
+ * second time. One that stands still, because what was damaged is a length, is given up after a while. */
+enum { SHAKE_TRIES = 3 };
+static const uint64_t shake_ns = 5000000000;
 
 enum meeting_state {
 	MEET_DIAL,
@@ -74,7 +77,10 @@ struct meeting {
 	char peer[GANTRY_ADDR_TEXT]; /* the same, as text */
 	uint64_t deadline, retry_at; /* ns */
 	uint32_t failures;	     /* attempts */
-	uint64_t since;		     /* ns: when it came, or got its place */
+	uint32_t misshakes;	     /* of these, hand-shakes that failed, the last one with: */
+	gantry_result misshaken;
+	uint64_t shake_by; /* ns: connecting, when this one is given up */
+	uint64_t since;	   /* ns: when it came, or got its place */
 	struct inet_handshake shake;
 	uint64_t id, peer_epoch;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE]; /* the peer's; the network keeps its place in it */
@@ -139,11 +145,6 @@ __attribute__((format(printf, 3, 4))) static void fail(struct meeting *m, gantry
 	va_end(args);
 }
 
-static void fail_protocol(struct meeting *m)
-{
-	fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", m->peer);
-}
-
 /* The side that connects makes another attempt while there is time; the one that accepts gives up. */
 static void again(struct meeting *m, gantry_result r, const char *what, const char *why)
 {
@@ -159,6 +160,16 @@ static void again(struct meeting *m, gantry_result r, const char *what, const ch
 	m->retry_at = inet_retry_at(now, m->failures++);
 	if (m->retry_at > m->deadline - LAST_NS)
 		m->retry_at = m->deadline - LAST_NS;
+}
+
+/* The hand-shake has failed: if that may have been the way's fault, the connecting side makes another attempt. */
+static void misshaken(struct meeting *m, gantry_result r, const char *why)
+{
+	m->misshaken = r;
+	if (m->dials && ++m->misshakes < SHAKE_TRIES)
+		again(m, r, "meeting", why);
+	else
+		fail(m, r, "meeting with %s: %s", m->peer, why);
 }
 
 /* Everything of the network's that the meeting has made. */
@@ -221,6 +232,7 @@ static int has_place(const struct meeting *m)
 
 /* ---- the hand-shake ---- */
 
+static const char not_rx[] = "it does not speak the protocol of gantry/rx.h";
 static const struct inet_protocol rx_protocol = {"rx", RX_VERSION, "accepting side", "connecting side", NULL};
 
 /* The connection, and the network's listener whose handle goes into our offer. */
@@ -247,7 +259,7 @@ static bool take_offer(struct meeting *m)
 		if (net->ops->take_handle(net, m->handle) == GANTRY_OK)
 			return true;
 	}
-	fail_protocol(m);
+	misshaken(m, GANTRY_ERR_PROTOCOL, not_rx);
 	return false;
 }
 
@@ -265,6 +277,7 @@ static void dial(struct meeting *m) REQUIRES(rx_mu)
 	inet_handshake_end(&m->shake); /* of an attempt before */
 	TRY(inet_handshake_start_client(&m->shake, &rx_protocol, &m->rx->key, offer, sizeof(offer)));
 	m->state = MEET_SHAKE;
+	m->shake_by = gantry_now_ns() + shake_ns;
 	e = sock_connect(NULL, NULL, &m->to, &m->fd);
 	if (e && e != EINPROGRESS)
 		again(m, sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE, "connecting",
@@ -311,10 +324,20 @@ static void shake_failed(struct meeting *m)
 	else if (h->broken)
 		again(m, e ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
 		      e ? h->text : "it closed the connection before it said anything");
-	else if (h->error == GANTRY_ERR_PROTOCOL)
-		fail_protocol(m);
 	else
-		fail(m, h->error, "meeting with %s: %s", m->peer, h->text);
+		misshaken(m, h->error, h->error == GANTRY_ERR_PROTOCOL ? not_rx : h->text);
+}
+
+/* If one has failed before, the peer may not attend to its listener any more: what it said then is the answer. */
+static void stood_still(struct meeting *m)
+{
+	char last[RX_TEXT];
+
+	snprintf(last, sizeof(last), "%s", m->text);
+	if (m->misshakes)
+		fail(m, m->misshaken, "%s", last);
+	else
+		again(m, GANTRY_ERR_TIMEOUT, "meeting", "no answer");
 }
 
 static void shake(struct meeting *m)
@@ -331,6 +354,8 @@ static void shake(struct meeting *m)
 		inet_handshake_move(&m->shake, m->fd); /* it is told why, as far as its socket takes it */
 		shake_failed(m);
 	}
+	if (m->dials && m->state == MEET_SHAKE && gantry_now_ns() >= m->shake_by)
+		stood_still(m);
 }
 
 /* ---- the network ---- */
@@ -348,13 +373,15 @@ static void heard_ready(struct meeting *m)
 		fail(m, GANTRY_ERR_CORRUPT, "meeting with %s: %s", m->peer, why);
 }
 
-/* Its connection broke, and did not end. False: that is the end all the same. */
+/* Its connection broke (errno), or ended (0) before the peer was ready. False: that is the end. */
 static bool survives_break(struct meeting *m, int e)
 {
-	if (inet_resume_says() == INET_RESUME_NO || e == EPIPE) /* an end, and a reset behind it */
+	const char *why = e ? strerror(e) : "closed without a goodbye";
+
+	if (inet_resume_says() == INET_RESUME_NO)
 		return false;
-	LOG_DEBUG(RX, "%s: the rendezvous broke, the network's connections go on: %s", m->peer, strerror(e));
-	snprintf(m->text, sizeof(m->text), "the connection broke: %s", strerror(e));
+	LOG_DEBUG(RX, "%s: the rendezvous broke, the network's connections go on: %s", m->peer, why);
+	snprintf(m->text, sizeof(m->text), "the connection broke: %s", why);
 	close(m->fd);
 	m->fd = -1;
 	return true;
@@ -369,7 +396,9 @@ static void hear_ready(struct meeting *m)
 	if (m->peer_ready || m->fd < 0)
 		return;
 	n = recv(m->fd, m->said + m->said_n, size - m->said_n, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR || survives_break(m, errno)))
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0 && survives_break(m, n ? errno : 0))
 		return;
 	if (n <= 0) {
 		again(m, GANTRY_ERR_PEER_LOST, "meeting",

@@ -145,12 +145,15 @@ TEST(not_attacked)
 	scene_close(&s);
 }
 
-/* Attends to the listener until it has turned one away. */
+static int tried; /* atomic: the connecting side is done */
+
+/* Attends to the listener until it has turned the other side away, for good. */
 static void *accept_nobody(void *arg)
 {
 	struct gantry_rx_conn *c;
 
-	UNTIL(gantry_rx_accept(arg, 0, &c) != GANTRY_ERR_TIMEOUT || logs_count("GANTRY_ENCRYPT=require"));
+	UNTIL(gantry_rx_accept(arg, 0, &c) != GANTRY_ERR_TIMEOUT || __atomic_load_n(&tried, __ATOMIC_ACQUIRE));
+	CHECK(logs_count("GANTRY_ENCRYPT=require"));
 	return NULL;
 }
 
@@ -162,6 +165,7 @@ static void unwilling(const char *accepting, const char *connecting, const char 
 	struct gantry_rx_listener *l;
 	pthread_t t;
 
+	tried = 0;
 	logs_keep();
 	set_params("GANTRY_ENCRYPT", accepting);
 	CHECK_OK(gantry_rx_open(NULL, &b));
@@ -171,6 +175,7 @@ static void unwilling(const char *accepting, const char *connecting, const char 
 	CHECK_EQ(pthread_create(&t, NULL, accept_nobody, l), 0);
 	CHECK_ERROR(gantry_rx_connect(a, gantry_rx_listener_address(l), LONG_ENOUGH * SECOND, &c), GANTRY_ERR_AUTH,
 		    text);
+	__atomic_store_n(&tried, 1, __ATOMIC_RELEASE);
 	CHECK_EQ(pthread_join(t, NULL), 0);
 	gantry_rx_close(a);
 	gantry_rx_close(b);

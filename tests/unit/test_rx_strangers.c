@@ -474,7 +474,7 @@ static void differ(const char *accepting, const char *connecting, const char *te
 	CHECK_HAS(gantry_last_error(), address);
 	CHECK_EQ(write(to[1], "x", 1), 1);
 	CHECK_EQ(read(from[0], &n, sizeof(n)), (ssize_t)sizeof(n));
-	CHECK_EQ(n, 1);
+	CHECK_EQ(n, 3); /* tries: a bit may have been flipped on the way */
 	gantry_rx_close(rx);
 	child_wait(pid);
 }

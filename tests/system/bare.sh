@@ -18,7 +18,10 @@ mirror=$(apt-get indextargets --format '$(SITE)' 2>/dev/null | head -n 1)
 unshare --mount --pid --fork true 2>/dev/null || skip "mount namespaces cannot be made here: $(unshare --mount --pid --fork true 2>&1)"
 
 root=$tmp/root
-if ! timeout 300 debootstrap --variant=minbase --include=make "$suite" "$root" "$mirror" >"$tmp/log" 2>&1; then
+timeout 900 debootstrap --variant=minbase --include=make "$suite" "$root" "$mirror" >"$tmp/log" 2>&1
+status=$?
+[ $status != 124 ] || die "debootstrap is not done after $SECONDS s"
+if [ $status != 0 ]; then
 	skip "debootstrap does not work here: $(grep -m1 '^[EW]:' "$tmp/log" || tail -n 1 "$tmp/log")"
 fi
 echo "a minimal $suite: $(du -sm "$root" | cut -f1) MB after $SECONDS s"

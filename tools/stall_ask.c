@@ -262,7 +262,7 @@ static void settle_process(struct stall_process *p, const struct stall_process *
 		const struct stall_wait *end = find_wait(last, &p->waits[i]);
 
 		/* Since before the first report: to the millisecond, which is what there is of it. */
-		if (first && end && (end->wait_ms + 1) * 1000000 >= last->time_ns - first->time_ns)
+		if (first && end && (double)end->wait_ms + 1 >= ((double)last->time_ns - (double)first->time_ns) / 1e6)
 			p->waits[kept++] = p->waits[i];
 	}
 	p->nwaits = kept;

@@ -58,11 +58,13 @@ int inet_stats_dir(char *ret_dir, size_t len)
 	return 1;
 }
 
-static int is_socket_name(const char *name)
+/* A name that open_socket gives, and nothing else: the folder may hold sockets of other programs. */
+static bool is_socket_name(const char *name)
 {
-	size_t n = strlen(name);
+	size_t pid = strspn(name, "0123456789");
+	const char *number = name + pid + 1;
 
-	return name[0] != '.' && n > 5 && strcmp(name + n - 5, ".sock") == 0;
+	return pid && name[pid] == '-' && strspn(number, "0123456789abcdef") == 8 && strcmp(number + 8, ".sock") == 0;
 }
 
 /* 0: it does not fit. */

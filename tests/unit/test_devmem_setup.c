@@ -265,6 +265,49 @@ TEST(check_shared_port)
 	devmem_session_close(s);
 }
 
+/* A connection from this port of the host's; 0: any. */
+static int connect_from(int *port, int to)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct linger hard = {1, 0};
+	socklen_t len = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard)); /* its end leaves no socket behind */
+	at.sin_port = htons((uint16_t)*port);
+	CHECK_EQ(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	CHECK_EQ(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+	*port = ntohs(at.sin_port);
+	at.sin_port = htons((uint16_t)to);
+	CHECK_EQ(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	return fd;
+}
+
+/* Nor connections that left the host from the same port, to elsewhere. */
+TEST(check_shared_by_connections)
+{
+	int ports[2], listeners[2] = {lo_listen(0, &ports[0]), lo_listen(0, &ports[1])}, port = 0;
+	int flow = connect_from(&port, ports[0]), other = connect_from(&port, ports[1]);
+	struct devmem_tuple t = tuple;
+	struct devmem_session *s;
+	uint32_t location;
+
+	t.dst.in.sin_port = htons((uint16_t)port);
+	reset();
+	s = open_ok(1);
+	nic->refuse_narrow = 1;
+	CHECK_EQ(devmem_session_steer(s, &t, &location), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(fake_rules(nic), 0);
+	close(other);
+	CHECK_OK(devmem_session_steer(s, &t, &location));
+	CHECK_EQ(nic->rules[location].narrow, 0);
+	devmem_session_close(s);
+	close(flow);
+	for (int i = 0; i < 2; i++)
+		close(listeners[i]);
+}
+
 /* Several bindings of one NIC: the first changes it, the last puts it back. */
 TEST(check_several)
 {

@@ -45,6 +45,19 @@ static int find_sockets(char *ret_path, size_t len)
 	return n;
 }
 
+/* Those whose name has this process's number. */
+static int count_of_process(void)
+{
+	DIR *d = opendir(dir);
+	int n = 0;
+
+	CHECK(d);
+	for (struct dirent *e; (e = readdir(d));)
+		n += atoi(e->d_name) == (int)getpid();
+	closedir(d);
+	return n;
+}
+
 static int is_running(void)
 {
 	int running;
@@ -172,11 +185,11 @@ TEST(no_reader_is_in_the_way)
 	end();
 }
 
-/* That of a process that was killed goes; one that answers, though its process is not seen, and what is no socket, stays. That of
- * a process that is seen is not even asked. */
+/* That of a process that was killed goes; one that answers, though its process is not seen, what is no socket, and sockets of
+ * other programs stay. That of a process that is seen is not even asked. */
 TEST(removes_dead_sockets)
 {
-	enum { DEAD, LIVE, SEEN, COUNT };
+	enum { DEAD, LIVE, SEEN, OTHER, NUMBERED, LONGER, COUNT };
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 	char path[COUNT][100], file[100];
 	struct way w;
@@ -184,9 +197,12 @@ TEST(removes_dead_sockets)
 	FILE *f;
 
 	begin();
-	snprintf(path[DEAD], sizeof(path[0]), "%s/2000000000-dead.sock", dir); /* no process has such a number */
-	snprintf(path[LIVE], sizeof(path[0]), "%s/2000000001-live.sock", dir);
-	snprintf(path[SEEN], sizeof(path[0]), "%s/%d-seen.sock", dir, (int)getpid());
+	snprintf(path[DEAD], sizeof(path[0]), "%s/2000000000-0000dead.sock", dir); /* no process has such a number */
+	snprintf(path[LIVE], sizeof(path[0]), "%s/2000000001-00001e5e.sock", dir);
+	snprintf(path[SEEN], sizeof(path[0]), "%s/%d-00005ee4.sock", dir, (int)getpid());
+	snprintf(path[OTHER], sizeof(path[0]), "%s/database.sock", dir); /* of programs that do not listen just now */
+	snprintf(path[NUMBERED], sizeof(path[0]), "%s/2000000000.sock", dir);
+	snprintf(path[LONGER], sizeof(path[0]), "%s/2000000000-0000dead0.sock", dir);
 	snprintf(file, sizeof(file), "%s/file", dir);
 	for (int i = 0; i < COUNT; i++) {
 		memcpy(at.sun_path, path[i], sizeof(path[i]));
@@ -195,14 +211,18 @@ TEST(removes_dead_sockets)
 		CHECK_EQ(listen(fds[i], 1), 0);
 	}
 	close(fds[DEAD]);
+	for (int i = OTHER; i < COUNT; i++)
+		close(fds[i]);
 	f = fopen(file, "w");
 	CHECK(f && !fclose(f));
 	w = connect_way(ctx);
-	WAIT_WHILE (access(path[DEAD], F_OK) == 0 || find_sockets(NULL, 0) < COUNT)
+	WAIT_WHILE (access(path[DEAD], F_OK) == 0 || count_of_process() < 2) /* SEEN, and what is made after the look */
 		usleep(1000);
 	CHECK_EQ(access(path[LIVE], F_OK), 0);
 	CHECK_EQ(access(path[SEEN], F_OK), 0);
 	CHECK_EQ(access(file, F_OK), 0);
+	for (int i = OTHER; i < COUNT; i++)
+		CHECK_EQ(unlink(path[i]), 0);
 	CHECK_EQ(close(accept(fds[LIVE], NULL, NULL)), 0);
 	CHECK_EQ(accept(fds[SEEN], NULL, NULL), -1);
 	CHECK(!unlink(path[LIVE]) && !unlink(path[SEEN]) && !unlink(file) && !close(fds[LIVE]) && !close(fds[SEEN]));

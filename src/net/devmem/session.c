@@ -408,25 +408,28 @@ int devmem_tuple_of(int fd, struct devmem_tuple *ret_tuple)
 	return 0;
 }
 
-/* Does anybody listen on this port? Then other connections have it as well. */
-static int port_is_shared(uint16_t port)
+/* Has another socket this port: a listener, or a connection to somewhere else? The kernel gives one port to several connections
+ * that leave the host. What cannot be read counts as yes. */
+static bool port_is_shared(uint16_t port)
 {
+	enum { TIME_WAIT = 6, LISTEN = 10 };
 	static const char *const files[] = {"/proc/net/tcp", "/proc/net/tcp6"};
 	unsigned local, state;
 	char line[256];
-	int shared = 0;
+	int sockets = 0, readable = 0;
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		FILE *f = fopen(files[i], "re");
 
+		readable += f != NULL;
 		while (f && fgets(line, sizeof(line), f))
 			if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x", &local, &state) == 2 &&
-			    local == port && state == 0x0a)
-				shared = 1;
+			    local == port && state != TIME_WAIT)
+				sockets += state == LISTEN ? 2 : 1;
 		if (f)
 			fclose(f);
 	}
-	return shared;
+	return !readable || sockets > 1; /* one is the flow itself */
 }
 
 static gantry_result add_rule(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location)
@@ -441,7 +444,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 		FAIL_NOW(GANTRY_ERR_LIMIT, "%s: %u flows are steered already", s->nic, s->nrules);
 	e = first = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 	/* Some NICs match less. A rule for the whole local port would catch connections that do not expect device
-	 * memory, if there are any: those to a listener. */
+	 * memory, if there are any. */
 	if ((e == EINVAL || e == EOPNOTSUPP) && !port_is_shared(gantry_addr_port(&t->dst))) {
 		rule.narrow = 0;
 		e = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);

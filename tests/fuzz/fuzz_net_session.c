@@ -9,8 +9,8 @@
  * The engine runs without its thread: events and a tick after each operation. Sockets are pairs.
  *
  * What must hold: what has not proved to be a peer (with a secret: by a proof, else by the listener's cookie) changes
- * counters and nothing else; accept has an error only of a proved peer, and a comm only of one; connect succeeds only
- * with a peer that has proved the secret; lists are bounded, and when all is closed, and some time later, empty.
+ * counters and nothing else; accept has an error of a proved peer, or of one that had the cookie and some time ago, and a comm
+ * only of a proved peer; connect succeeds only with a peer that has proved the secret; lists are bounded, and when all is closed, and some time later, empty.
  *
  * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_random_bytes gantry_addr_is_local gantry_thread_start
  */
@@ -57,6 +57,7 @@ static struct {
 	void *ctx;
 	void *listeners[LISTENERS];
 	int may_fail[LISTENERS], peers[LISTENERS]; /* a proved peer was refused; one has come */
+	uint64_t doubted[LISTENERS];		   /* when one first had the cookie, ns; 0: never */
 	uint8_t handles[LISTENERS][GANTRY_NET_HANDLE_SIZE];
 	void *comms[COMMS];
 	int sends[COMMS], ncomms;
@@ -181,7 +182,7 @@ static struct snapshot look(void)
 			continue;
 		s.ready[i] = l->nready;
 		s.opened[i] = l->nopening;
-		s.errors[i] = l->error;
+		s.errors[i] = l->error_at ? GANTRY_OK : l->error; /* the others are told later, if at all */
 	}
 	return s;
 }
@@ -217,6 +218,7 @@ static void listen_or_not(int i)
 	}
 	MUST(run.net->ops->listen(run.net, run.ctx, 0, run.handles[i], &run.listeners[i]) == GANTRY_OK);
 	run.may_fail[i] = run.peers[i] = 0;
+	run.doubted[i] = 0;
 }
 
 static void accept_one(int i)
@@ -228,7 +230,8 @@ static void accept_one(int i)
 	if (!run.listeners[i])
 		return;
 	r = run.net->ops->accept(run.net, run.listeners[i], &comm, &none);
-	MUST(r == GANTRY_OK || run.may_fail[i]);
+	MUST(r == GANTRY_OK || run.may_fail[i] ||
+	     (run.doubted[i] && session.now - run.doubted[i] >= gantry_params()->connect_timeout));
 	MUST(!comm || run.peers[i]);
 	if (comm)
 		keep_comm(comm, 0);
@@ -349,6 +352,8 @@ static void say_hello(struct conn *c, uint8_t where, uint8_t who, uint8_t how)
 		c->peer = 1;
 		run.peers[i] = 1;
 	}
+	if (cookie && !run.doubted[i])
+		run.doubted[i] = session.now;
 	if (cookie && (how & (has_secret() ? 8 : 14)))
 		run.may_fail[i] |= c->peer || has_secret();
 	give(c, c->hello, HELLO);

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Two sides that cannot work together refuse each other, long before a deadline, and both say what differs and, unless it is secret,
-# both values. A side that has not proved that it knows the secret changes nothing at the other but a counter and a line in the log.
+# both values. A side that has not proved that it knows the secret changes nothing at the other but a counter and a line in the log, until no
+# other has come for GANTRY_CONNECT_TIMEOUT: then accept fails with the cause.
 # Catches: a check that is made on one side only or dropped, a refusal that leaves accept or connect waiting until its
 # deadline, a message without its values, a secret in a message.
 . "$(dirname "$0")/lib.sh"
@@ -35,6 +36,19 @@ try()
 	sed 's/^/   /' "$out"
 }
 
+# The same beside the others: it waits for a while.
+jobs=()
+beside()
+{
+	(
+		failed=0 out=$tmp/beside.$BASHPID
+		try "$@" >"$out.said"
+		cat "$out.said"
+		exit $failed
+	) &
+	jobs+=($!)
+}
+
 echo alpha >"$file"
 try "no settings" pair "" "" -- '^transfer OK'
 try "same secret" pair GANTRY_SECRET=alpha GANTRY_SECRET=alpha -- '^transfer OK'
@@ -47,14 +61,20 @@ try "secret file differs" pair GANTRY_SECRET_FILE="$file" GANTRY_SECRET=omega --
 try "secret on the accepting side only" pair "GANTRY_SECRET=alpha;GANTRY_LOG=warn" "" -- \
 	'^accept none, 1 strangers' 'WARN .*not proved to be a peer: GANTRY_SECRET is set only on the accepting side' \
 	'^connect ERR_AUTH .*GANTRY_SECRET is set only on the accepting side'
-try "secret on the connecting side only" pair "" GANTRY_SECRET=alpha -- \
+short="GANTRY_SECRET=alpha;GANTRY_CONNECT_TIMEOUT=3s"
+beside "secrets differ, and nobody else comes" wait "$short" GANTRY_SECRET=omega -- \
+	'^accept ERR_AUTH refused 127.*: GANTRY_SECRET differs' '^connect ERR_AUTH .*GANTRY_SECRET differs'
+beside "secret on the accepting side only, and nobody else comes" wait "$short" "" -- \
+	'^accept ERR_AUTH refused 127.*: GANTRY_SECRET is set only on the accepting side' \
+	'^connect ERR_AUTH .*GANTRY_SECRET is set only on the accepting side'
+beside "secret on the connecting side only" wait "" GANTRY_SECRET=alpha -- \
 	'^accept ERR_AUTH .*GANTRY_SECRET is set only on the connecting side' \
 	'^connect ERR_AUTH .*GANTRY_SECRET is set only on the connecting side'
 : >"$file"
 try "empty secret file" pair GANTRY_SECRET_FILE="$file" GANTRY_SECRET=alpha -- "^init ERR_CONFIG .*$file"
 try "no secret file" pair GANTRY_SECRET_FILE=/nonexistent/x GANTRY_SECRET=alpha -- '^init ERR_CONFIG .*/nonexistent/x'
 try "same crc" pair GANTRY_CRC=1 GANTRY_CRC=1 -- '^transfer OK'
-try "crc differs" pair GANTRY_CRC=1 GANTRY_CRC=0 -- \
+beside "crc differs" wait GANTRY_CRC=1 GANTRY_CRC=0 -- \
 	'^accept ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)' \
 	'^connect ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)'
 try "crc differs, with a secret" pair "GANTRY_CRC=1;GANTRY_SECRET=alpha" "GANTRY_CRC=0;GANTRY_SECRET=alpha" -- \
@@ -74,12 +94,17 @@ if [ $secrets = 1 ]; then
 		'^accept none, 1 strangers' '^connect ERR_AUTH .*GANTRY_SECRET differs'
 	try "encryption without a secret" pair GANTRY_ENCRYPT=on "$both=on" -- '^init ERR_CONFIG .*GANTRY_ENCRYPT needs a secret'
 fi
-try "version of the connecting side" hello -- \
+beside "version of the connecting side" hello -- \
 	'^welcome protocol version differs: 6 \(accepting side\) and 7 \(connecting side\)' \
 	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 6 \(accepting side\) and 7 \(connecting side\)'
+beside "another version with the cookie, then the peer" stray -- '^accept OK'
+GANTRY_SECRET=alpha beside "the same with a secret" stray -- '^accept OK'
 try "version of the accepting side, which refuses" welcome 2 -- \
 	'^connect ERR_VERSION .*protocol version differs: 7 \(accepting side\) and 6 \(connecting side\)'
 try "version of the accepting side, which does not" welcome 0 -- \
 	'^connect ERR_VERSION .*protocol version differs: 6 \(connecting side\) and 7 \(accepting side\)'
 try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 6 .*and 7 '
+for job in "${jobs[@]}"; do
+	wait "$job" || failed=1
+done
 exit $failed

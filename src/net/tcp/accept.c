@@ -21,6 +21,9 @@
 #include "net/tcp/network.h"
 
 enum { OPENING_MAX = 16, OPENING_NS = 50000000 };
+/* Without a secret the cookie is all that a peer has to show, and who has it could as well take the peer's place: a refusal is
+ * most likely that of the peer, and its user waits for the cause. */
+static const uint64_t refused_ns = 2000000000;
 
 static void put_settings(char out[INET_SETTINGS_SIZE])
 {
@@ -399,19 +402,51 @@ static void on_hello(struct inet_conn *c)
 	inet_conn_challenge(c, &tcp_network.key);
 }
 
-/* A proved peer was refused: accept fails with the same reason at once. */
+/* How long accept waits for another peer after this one was refused, ns. */
+static uint64_t patience_after(const struct inet_handshake *s)
+{
+	uint64_t most = gantry_params()->connect_timeout;
+
+	if (s->key.auth == INET_AUTH_NONE)
+		return refused_ns < most ? refused_ns : most;
+	return s->proved ? 0 : most;
+}
+
+/* Whoever had the cookie was refused: accept fails with the same reason, now or when no other has come. */
 static void on_lost(struct inet_conn *c)
 {
-	struct tcp_listener *l = c->shake.proved && !c->shake.broken ? tcp_listener_find(c->tag) : NULL;
+	struct tcp_listener *l = c->shake.broken ? NULL : tcp_listener_find(c->tag);
+	uint64_t patience = patience_after(&c->shake);
 	gantry_result r = c->shake.error;
 	char text[GANTRY_ADDR_TEXT];
 
-	if (!l || l->error != GANTRY_OK || r == GANTRY_ERR_REFUSED || r == GANTRY_ERR_PROTOCOL)
+	if (!l || r == GANTRY_ERR_REFUSED || r == GANTRY_ERR_PROTOCOL)
 		return;
+	if (l->error != GANTRY_OK && (patience || !l->error_at))
+		return; /* the first one is the cause */
 	l->error = r;
+	l->error_at = patience ? inet_loop.now + patience : 0;
 	snprintf(l->error_text, sizeof(l->error_text), "refused %s (%s): %s", gantry_addr_text(&c->addr, text),
 		 c->shake.peer, c->shake.text);
-	gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
+	if (!patience)
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
+	else if (c->shake.proved) /* else it is counted, and told of, as a stranger */
+		LOG_WARN(NET, "%s; accept fails unless another peer comes within %.3g s", l->error_text,
+			 (double)patience / 1e9);
+}
+
+gantry_result tcp_listener_error(struct tcp_listener *l)
+{
+	gantry_result r = l->error;
+
+	if (r == GANTRY_OK || (l->error_at && (l->nopening || gantry_now_ns() < l->error_at)))
+		return GANTRY_OK;
+	l->error = GANTRY_OK;
+	if (l->error_at)
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
+	else
+		gantry_set_last_error(l->error_text);
+	return r;
 }
 
 /* ---- the clock ---- */

@@ -72,7 +72,10 @@ struct tcp_listener {
 	int nready;
 	struct gantry_list ready; /* links whose receiving direction is for this listener, by `waiting` */
 	int served;		  /* some link was */
-	gantry_result error;	  /* a proved peer was refused: accept says so */
+	/* A connection that had the cookie was refused: accept says so. At once if it had proved the secret; else from this
+	 * time on (ns), unless a peer that fits has come by then: cookies can be seen on the network. */
+	gantry_result error;
+	uint64_t error_at;
 	char error_text[384];
 };
 
@@ -191,6 +194,8 @@ extern struct inet_service tcp_service;
 gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev, void *handle,
 				struct tcp_listener **ret) REQUIRES(loop_mu);
 void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
+/* What accept fails with; OK: nothing, or not yet. Told once. */
+gantry_result tcp_listener_error(struct tcp_listener *l) REQUIRES(loop_mu);
 struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
 /* The answer. False: the connection is gone. */
 bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict) REQUIRES(loop_mu);

@@ -295,6 +295,8 @@ void tcp_link_deliver(struct tcp_link *l)
 	}
 	l->rx_state = TCP_OPEN;
 	listener->served = 1;
+	if (listener->error_at)
+		listener->error = GANTRY_OK; /* it was not the peer that was refused */
 	gantry_list_append(&listener->ready, &l->waiting);
 	listener->nready++;
 }

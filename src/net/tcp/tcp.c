@@ -338,10 +338,8 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 		gantry_list_remove(&link->waiting);
 		l->nready--;
 		tcp_network.users++; /* the listener keeps the thread running: no start needed */
-	} else if (l->error != GANTRY_OK) {
-		gantry_set_last_error(l->error_text);
-		r = l->error;
-		l->error = GANTRY_OK;
+	} else {
+		r = tcp_listener_error(l);
 	}
 	inet_loop_unlock();
 	if (!link)

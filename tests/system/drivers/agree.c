@@ -2,16 +2,19 @@
 /*
  * agree pair LISTEN_ENV CONNECT_ENV: one process listens, one connects, each with settings of its own ("A=1;B=2").
  * Prints what each side got: "accept ERR_SETTING refused 127.0.0.1:...", "connect ERR_AUTH ...", "transfer OK", or
- * "accept none" where the connecting side has failed and the other one was not told. agree hello: speaks the wire
- * protocol of a later version to a real listener; prints the verdict and what accept says. agree welcome VERDICT:
- * answers a real connect like a listener that refuses, or (0) like one of a later version.
+ * "accept none" where the connecting side has failed and the other one was not told; agree wait: the same, but accept is
+ * called until it says something. agree hello: speaks the wire protocol of a later version to a real listener; prints the
+ * verdict and what accept says. agree stray: the same, then a peer comes that fits. agree welcome VERDICT: answers a real
+ * connect like a listener that refuses, or (0) like one of a later version.
  */
 #include "pair.h"
 
-#include "net/tcp/network.h"
 #include "net/tcp/hello.h"
+#include "net/tcp/network.h"
 
 static const char *env[2];
+static bool patient;
+enum { REFUSED_MS = 2000 }; /* how long accept waits after a refusal where there is no secret */
 
 static void set_env(const char *list)
 {
@@ -40,7 +43,7 @@ static int accept_or_none(struct pair_side *s, void *listen, void **ret_comm, ga
 	int over;
 
 	do {
-		over = load_acquire(&s->shared->event) != 0;
+		over = !patient && load_acquire(&s->shared->event) != 0;
 		*ret_r = pair_try_accept(s, listen, 50, ret_comm);
 	} while (*ret_r == GANTRY_ERR_TIMEOUT && !over);
 	return *ret_r != GANTRY_ERR_TIMEOUT;
@@ -93,21 +96,18 @@ static void pair_side_run(struct pair_side *s)
 	s->net->ops->close_send(s->net, comm);
 }
 
-/* A peer of the next version at a real listener. */
-static int hello(void)
+/* Has the cookie, and speaks the next version. Returns the text with which it was refused. */
+static const char *refuse_next(const uint8_t handle[GANTRY_NET_HANDLE_SIZE])
 {
-	struct pair_side s = {.net = gantry_net_tcp()};
 	static const struct inet_protocol next = {"tcp", WIRE_VERSION + 1, "accepting side", "connecting side", NULL};
 	static const struct inet_key none;
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE], payload[WIRE_HELLO_SIZE], in[INET_ANSWER_SIZE];
+	static uint8_t in[INET_ANSWER_SIZE];
+	uint8_t payload[WIRE_HELLO_SIZE];
 	struct wire_hello h = {.lanes = 2};
 	struct inet_handshake shake;
 	struct wire_handle wh;
-	void *listen, *comm;
 	int fd;
 
-	pair_init(&s);
-	CHECK_OK(s.net->ops->listen(s.net, s.ctx, 0, handle, &listen));
 	CHECK_OK(wire_handle_decode(handle, &wh));
 	h.listener = wh.listener;
 	h.comm_id = wh.comm_id;
@@ -119,11 +119,63 @@ static int hello(void)
 	send_all(fd, shake.out, shake.out_size);
 	recv_all(fd, in, sizeof(in));
 	CHECK_EQ(in[10], 2); /* refused: the version */
-	printf("welcome %s\n", (char *)in + 104);
+	close(fd);
+	return (char *)in + 104;
+}
+
+/* A stranger with the cookie, then the peer. Its outcome at accept. */
+static gantry_result stray_once(struct pair_side *s, uint64_t *ret_ms)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void *listen, *send = NULL, *recv = NULL, *second;
+	gantry_result r = GANTRY_OK;
+	uint64_t began = now_ms();
+
+	CHECK_OK(s->net->ops->listen(s->net, s->ctx, 0, handle, &listen));
+	refuse_next(handle);
+	WAIT_WHILE ((!send || !recv) && r == GANTRY_OK) {
+		if (!send)
+			CHECK_OK(s->net->ops->connect(s->net, s->ctx, 0, handle, &send, NULL));
+		if (!recv)
+			r = s->net->ops->accept(s->net, listen, &recv, NULL);
+	}
+	*ret_ms = now_ms() - began;
+	if (r == GANTRY_OK) /* nor is the stranger's error told when its time has come */
+		CHECK_EQ(pair_try_accept(s, listen, REFUSED_MS + 1000, &second), GANTRY_ERR_TIMEOUT);
+	s->net->ops->close_send(s->net, send);
+	s->net->ops->close_recv(s->net, recv);
+	s->net->ops->close_listen(s->net, listen);
+	return r;
+}
+
+static int stray(void)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	gantry_result r;
+	uint64_t ms;
+
+	pair_init(&s);
+	do /* a peer that was off its CPU for that long is late */
+		r = stray_once(&s, &ms);
+	while (r == GANTRY_ERR_VERSION && ms >= REFUSED_MS);
+	say("accept", r);
+	pair_finish(&s);
+	return 0;
+}
+
+/* A peer of the next version at a real listener. */
+static int hello(void)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void *listen, *comm;
+
+	pair_init(&s);
+	CHECK_OK(s.net->ops->listen(s.net, s.ctx, 0, handle, &listen));
+	printf("welcome %s\n", refuse_next(handle));
 	say("accept", pair_try_accept(&s, listen, PAIR_PATIENCE_MS, &comm));
 	/* The listener lives on. */
 	CHECK_EQ(pair_try_accept(&s, listen, 50, &comm), GANTRY_ERR_TIMEOUT);
-	close(fd);
 	s.net->ops->close_listen(s.net, listen);
 	pair_finish(&s);
 	return 0;
@@ -169,7 +221,10 @@ int main(int argc, char **argv)
 		return hello();
 	if (argc == 3 && strcmp(argv[1], "welcome") == 0)
 		return welcome(atoi(argv[2]));
-	CHECK(argc == 4 && strcmp(argv[1], "pair") == 0);
+	if (argc == 2 && strcmp(argv[1], "stray") == 0)
+		return stray();
+	patient = argc == 4 && strcmp(argv[1], "wait") == 0;
+	CHECK(argc == 4 && (patient || strcmp(argv[1], "pair") == 0));
 	env[0] = argv[2];
 	env[1] = argv[3];
 	pair_fork_both(shared, pair_side_run, pair_side_run);

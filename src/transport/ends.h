@@ -44,8 +44,9 @@ void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *ring
 /* What the memory of a connection begins with: the FIFO's words, and how its two ends meet. */
 struct gantry_end_words {
 	struct gantry_fifo fifo;
-	uint64_t ready;	 /* by the maker: its own part of connecting is done, the other end may go on */
-	uint64_t opened; /* by the other end: it has the memory, and may be through with it by now */
+	uint64_t ready;	   /* by the maker: its own part of connecting is done, the other end may go on */
+	uint64_t opened;   /* by the other end: it has the memory, and may be through with it by now */
+	uint64_t probe[2]; /* the maker's own: p2p.c */
 };
 _Static_assert(sizeof(struct gantry_end_words) <= GANTRY_ENDS_PAGE, "rings begin on the next page");
 

@@ -76,7 +76,8 @@ _Static_assert(sizeof(struct p2p_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in 
 /* One end. */
 struct p2p_end {
 	struct gantry_end base;	     /* first */
-	struct p2p_block *block;     /* counted; a proxied end has none */
+	struct p2p_block *block;     /* counted; a proxied end has none, */
+	struct p2p_block *probe;     /* but a page for say_opened where that needs one; else NULL */
 	struct p2p_remote remote;    /* the peer's; of a proxied one there is none */
 	struct gantry_sharing words; /* copy mode */
 	void *words_dev;	     /* receiving end: as the device addresses them; NULL: not mapped */
@@ -213,37 +214,32 @@ static int same_gpu(const struct gantry_connector *c) /* or both are the host */
 /*
  * Says in the peer's block that it is open. Between two GPUs by a copy from this one's memory, the way that kernels will
  * take, and looks whether it has come: drivers call GPUs peers whose writes an IOMMU or a switch (ACS) then drops, and an
- * error now is better than wrong data.
+ * error now is better than wrong data. That memory is a part of this end's block: the driver frees none before all kernels
+ * of the GPU have ended, and one of them may be waiting for this very connection.
  */
-static gantry_result say_opened(const struct gantry_connector *c, char *remote)
+static gantry_result say_opened(const struct gantry_connector *c, const struct p2p_block *mine, char *remote)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_device *d = c->device;
 	char *word = remote + offsetof(struct gantry_end_words, opened);
 	uint64_t there = 1, back = 0, *own;
-	void *p = NULL;
 
 	if (same_gpu(c))
 		return d->ops->copy(d, word, &there, sizeof(there));
-	TRY(d->ops->alloc(d, 2 * sizeof(*own), &p));
-	own = p;
-	TRY(d->ops->copy(d, own, &there, sizeof(there)));
-	TRY(d->ops->copy(d, word, own, sizeof(there)));
-	TRY(d->ops->copy(d, own + 1, word, sizeof(back)));
-	TRY(d->ops->copy(d, &back, own + 1, sizeof(back)));
+	own = (uint64_t *)(void *)(mine->base + offsetof(struct gantry_end_words, probe));
+	TRY_NOW(d->ops->copy(d, own, &there, sizeof(there)));
+	TRY_NOW(d->ops->copy(d, word, own, sizeof(there)));
+	TRY_NOW(d->ops->copy(d, own + 1, word, sizeof(back)));
+	TRY_NOW(d->ops->copy(d, &back, own + 1, sizeof(back)));
 	if (back != there)
-		FAIL(GANTRY_ERR_UNREACHABLE,
-		     "what GPU %s (rank %d) writes to memory of GPU %s (rank %d) does not arrive, though they are "
-		     "peers to "
-		     "the driver; set GANTRY_P2P=off on all ranks, or switch off ACS",
-		     c->me->bus_id, c->me->rank, c->peer->bus_id, c->peer->rank);
-out:
-	d->ops->free(d, p);
-	return r;
+		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
+			 "what GPU %s (rank %d) writes to memory of GPU %s (rank %d) does not arrive, though they are "
+			 "peers to the driver; set GANTRY_P2P=off on all ranks, or switch off ACS",
+			 c->me->bus_id, c->me->rank, c->peer->bus_id, c->peer->rank);
+	return GANTRY_OK;
 }
 
-static gantry_result remote_open(const struct gantry_connector *c, const struct p2p_block_info *info,
-				 struct p2p_remote *ret_remote)
+static gantry_result remote_open(const struct gantry_connector *c, const struct p2p_block *mine,
+				 const struct p2p_block_info *info, struct p2p_remote *ret_remote)
 {
 	gantry_result r = GANTRY_OK;
 	struct p2p_remote remote = {0};
@@ -256,14 +252,14 @@ static gantry_result remote_open(const struct gantry_connector *c, const struct 
 		remote.base = remote.block->base;
 		TRY(check_access(c, remote.block));
 		if (!same_gpu(c))
-			TRY(say_opened(c, remote.base));
+			TRY(say_opened(c, mine, remote.base));
 	} else {
 		r = c->device->ops->ipc_open(c->device, &info->memory, &base);
 		if (r == GANTRY_ERR_INVALID)
 			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
 		TRY(r);
 		remote.base = base;
-		TRY(say_opened(c, remote.base));
+		TRY(say_opened(c, mine, remote.base));
 	}
 	*ret_remote = remote;
 	remote.base = NULL;
@@ -363,6 +359,8 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	}
 	if (c->proxy) {
 		TRY_NOW(gantry_sharing_make(&end->words, c, sizeof(struct gantry_end_words), &info.words));
+		if (!same_gpu(c))
+			TRY_NOW(block_create(c, GANTRY_ENDS_PAGE, &end->probe));
 	} else {
 		TRY_NOW(block_create(c, rings.size, &end->block));
 		TRY_NOW(block_describe(c, end->block, &info.block));
@@ -391,7 +389,7 @@ static gantry_result meet(struct gantry_connector *c, struct p2p_end *end, const
 	int peer_has_block = c->send || !info->copies;
 
 	if (peer_has_block && !end->remote.base)
-		TRY_NOW(remote_open(c, &info->block, &end->remote));
+		TRY_NOW(remote_open(c, end->block ? end->block : end->probe, &info->block, &end->remote));
 	if (end->base.engine || !peer_has_block)
 		TRY_NOW(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_end_words), &info->words));
 	if (end->block)
@@ -448,6 +446,7 @@ static void free_end(struct gantry_connector *c)
 	gantry_sharing_end(&end->words);
 	remote_close(c, &end->remote);
 	block_put(end->block);
+	block_put(end->probe);
 	free(end);
 	c->resources = NULL;
 }

@@ -115,9 +115,16 @@ static void check_p2p(void)
 	set_params("GANTRY_P2P_COPY", "off");
 }
 
-/* Two GPUs, which the host device plays: copies between them arrive, or are dropped. Larger ones are the test's. */
+/* Two GPUs, which the host device plays: copies between them arrive, or are dropped. Larger ones are the test's. No memory is
+ * freed while they connect: a GPU's driver would wait for all kernels first. */
 static const struct gantry_device_ops *real_ops;
-static int ngpu_copies, drops;
+static int ngpu_copies, drops, frees;
+
+static gantry_result count_free(struct gantry_device *d, void *ptr)
+{
+	frees++;
+	return real_ops->free(d, ptr);
+}
 
 static gantry_result copy_between(struct gantry_device *d, void *to, const void *from, size_t size)
 {
@@ -127,7 +134,7 @@ static gantry_result copy_between(struct gantry_device *d, void *to, const void 
 	return real_ops->copy(d, to, drops && ngpu_copies % 4 == 2 ? (const void *)&zero : from, size);
 }
 
-static void check_two_gpus(void)
+static void check_two_gpus(const char *copies)
 {
 	static struct side tx, rx;
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
@@ -137,6 +144,9 @@ static void check_two_gpus(void)
 	snprintf(b.bus_id, sizeof(b.bus_id), "0000:02:00.0");
 	real_ops = device->ops;
 	ops.copy = copy_between;
+	ops.free = count_free;
+	set_params("GANTRY_P2P_COPY", copies);
+	frees = 0;
 	for (drops = 0; drops < 2; drops++) {
 		ngpu_copies = 0;
 		side_open(&tx, &gantry_transport_p2p, 1, a, b);
@@ -154,9 +164,11 @@ static void check_two_gpus(void)
 			connect_both(&tx, &rx);
 			transfer(&tx, &rx, 300001, GANTRY_PROTO_SIMPLE, 0, 0);
 		}
+		CHECK_EQ(frees, 0);
 		side_close(&tx);
 		side_close(&rx);
 	}
+	set_params("GANTRY_P2P_COPY", "off");
 }
 
 static void check_shm(void)
@@ -380,8 +392,10 @@ int main(void)
 	source = p;
 	target = q;
 	RUN(check_p2p());
-	if (!on_gpu())
-		RUN(check_two_gpus());
+	if (!on_gpu()) {
+		RUN(check_two_gpus("off"));
+		RUN(check_two_gpus("on"));
+	}
 	RUN(check_shm());
 	RUN(check_sparse());
 	RUN(check_mixed());

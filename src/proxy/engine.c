@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -125,6 +126,7 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the progress engine");
 	memset(p, 0, sizeof(*p));
 	p->key = key;
+	p->owner = getpid();
 	p->numa_node = gantry_params()->proxy_pin ? numa_node : -1;
 	p->nap_ns = NAP_MIN_NS;
 	p->nap_max_ns = gantry_params()->proxy_sleep;
@@ -147,7 +149,7 @@ gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **
 
 	engines_mu_lock(&engines_mu_one);
 	gantry_list_each_entry (p, &engines, struct gantry_proxy, in_engines) {
-		if (p->key == key)
+		if (p->key == key && p->owner == getpid())
 			found = p;
 	}
 	if (!found) {

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include <sys/types.h>
+
 #include "base/eventcount.h"
 #include "base/mutex.h"
 #include "proxy/proxy.h"
@@ -50,6 +52,7 @@ struct gantry_proxy {
 	struct gantry_device *key; /* borrowed: the device it is for; NULL: all of the process */
 	int numa_node;		   /* to pin the thread to: of the device that started it, or -1 */
 	int users GUARDED_BY(engines_mu);
+	pid_t owner; /* the process that has its thread: a child of it starts its own */
 	struct gantry_list in_engines GUARDED_BY(engines_mu);
 	pthread_t thread;
 };

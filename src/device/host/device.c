@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -277,6 +278,8 @@ static void release_stream(struct gantry_stream *s)
 
 	if (!s || fetch_sub_acq_rel(&s->refs, 1) != 1)
 		return;
+	if (s->hd->owner != getpid())
+		return; /* a copy of the parent's, without its thread: left as it is */
 	s->magic = 0;
 	store_seq(&s->ending, 1);
 	if (s->started) {
@@ -302,7 +305,7 @@ static void host_close(struct gantry_device *dev)
 	struct host_device *hd = host_device(dev);
 
 	host_device_mu_lock(&host_device_mu_one);
-	if (--hd->refs)
+	if (--hd->refs || hd->owner != getpid())
 		hd = NULL;
 	else
 		the_device = NULL;
@@ -524,6 +527,7 @@ static gantry_result make_device(void) REQUIRES(host_device_mu)
 					 .ll128_local = 1,
 					 .max_blocks = GANTRY_HOST_MAX_BLOCKS,
 					 .default_lanes = 1};
+	hd->owner = getpid();
 	snprintf(hd->dev.name, sizeof(hd->dev.name), "host, %d CPU%s", cpus, cpus == 1 ? "" : "s");
 	the_device = hd;
 	return GANTRY_OK;
@@ -534,7 +538,7 @@ gantry_result gantry_device_host(struct gantry_device **ret_dev)
 	gantry_result r = GANTRY_OK;
 
 	host_device_mu_lock(&host_device_mu_one);
-	if (!the_device)
+	if (!the_device || the_device->owner != getpid())
 		TRY(make_device());
 	the_device->refs++;
 	*ret_dev = &the_device->dev;

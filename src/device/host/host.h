@@ -40,8 +40,9 @@ struct host_copy_queue {
 
 /* One per process. Streams hold references, so it outlives them. */
 struct host_device {
-	struct gantry_device dev;	      /* first: the ops cast back */
-	uint32_t refs;			      /* under device.c's lock */
+	struct gantry_device dev; /* first: the ops cast back */
+	pid_t owner;		  /* the process that has its threads: a child of it gets a device of its own */
+	uint32_t refs;		  /* under device.c's lock */
 	struct gantry_stream *default_stream; /* owned; made on first use, under device.c's lock */
 	struct host_copy_queue queues[GANTRY_COPY_QUEUES];
 	struct helpers_mu helpers_mu;

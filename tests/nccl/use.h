@@ -251,7 +251,7 @@ static void use_shared(int n, int threads, char *shared)
 }
 
 /* One rank of those that a launcher has started; ids travel by a file. */
-static int run_launched(const char *file, void (*run)(void))
+__attribute__((unused)) static int run_launched(const char *file, void (*run)(void))
 {
 	int fd = open(file, O_RDWR | O_CREAT, 0600), rank = atoi(getenv("RANK")), n = atoi(getenv("WORLD_SIZE"));
 	char *shared;
@@ -270,7 +270,7 @@ static int run_launched(const char *file, void (*run)(void))
 }
 
 /* n ranks, each of which calls run. 0: all of them returned. */
-static int run_ranks(int n, int threads, void (*run)(void))
+__attribute__((unused)) static int run_ranks(int n, int threads, void (*run)(void))
 {
 	struct rank_args args[64];
 	char *shared = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -159,6 +159,8 @@ GANTRY_API gantry_result gantry_send(const void *buf, size_t count, enum gantry_
 				     struct gantry_comm *comm, struct gantry_stream *stream);
 GANTRY_API gantry_result gantry_recv(void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
 				     struct gantry_stream *stream);
+/* Calls of a group may name several streams: then what a communicator does for the group waits for all streams that its calls
+ * name, and all of them wait for it. */
 GANTRY_API gantry_result gantry_group_start(void);
 GANTRY_API gantry_result gantry_group_end(void);
 

@@ -158,6 +158,8 @@ void comm_coll_free(struct gantry_comm *comm)
 	gantry_list_each_entry_safe (op, &comm->coll.ops, struct comm_op, node)
 		free(op);
 	d->ops->free(d, comm->coll.word);
+	d->ops->event_destroy(d, comm->coll.join);
+	d->ops->event_destroy(d, comm->coll.behind);
 	free((void *)(uintptr_t)comm->coll.topo.host);
 	free(comm->coll.order);
 }

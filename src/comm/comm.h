@@ -5,7 +5,8 @@
  *   comm.c     how it is made, with what all ranks must have alike; init, destroy, abort, errors
  *   life.c     communicators made from others: split, shrink, grow; finalize, revoke; what goes on in the background
  *   peer.c     connections: made lazily, all channels of a peer at once
- *   enqueue.c  gantry_send, gantry_recv; groups; argument memory of launches, launching
+ *   enqueue.c  gantry_send, gantry_recv; argument memory of launches, launching
+ *   group.c    groups of calls
  *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
  *   collnet.c  reducers: which ranks send to them, and whether all can
  *   small.c    small collectives, done by the thread that runs the stream
@@ -74,7 +75,9 @@ struct comm_work {
 	uint64_t expected;	      /* launches with this memory since it was made */
 	int captured;		      /* for a graph: graph.c. No host address of finished, no times */
 	uint64_t *runs, *begun_dev;   /* captured: gantry_launch_end's */
-	struct gantry_stream *stream; /* of the launch that it was last got for */
+	struct gantry_stream *stream; /* of the launch that it was last got for, */
+	uint64_t number;	      /* its (stream_number), */
+	int ordered;		      /* which waits for the launch before it, on another stream, by an event */
 	/* Of the trace: NULL and 0 without one. */
 	struct gantry_xfer_time *times_host, *times_dev;
 	uint32_t ntimes;   /* of the last launch, not collected yet */
@@ -178,6 +181,11 @@ struct comm_coll {
 	int told;			    /* the same: that it does not have one */
 	char no_network[400];		    /* collnet.c: why there are no reducers though they were asked for; "" */
 	void *word;			    /* the barrier's, device memory */
+	bool in_turns;			    /* group.c: the group that is enqueued has other communicators, too */
+	struct gantry_dev_event *join;	    /* group.c: of groups with several streams; NULL: there was none yet */
+	/* enqueue.c: launches go to several streams. This is recorded behind each one, for the next one elsewhere. */
+	struct gantry_dev_event *behind;
+	bool recorded;
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };
 
@@ -207,7 +215,7 @@ struct gantry_comm {
 	struct comm_work works[COMM_WORKS], works_first; /* the last: whose memory holds all that have not grown */
 	uint64_t launches;
 	const struct gantry_stream *last_stream; /* only compared: the program may have destroyed it */
-	struct comm_work *last_work;		 /* launched there */
+	struct comm_work *last_work;		 /* launched there, and knows its number */
 	struct {				 /* kept until the end, kernels may look at them */
 		struct comm_work *works;
 		uint32_t n;
@@ -380,6 +388,8 @@ int comm_collnet_take(char *transports);
 
 /* Whether all connections that the calls need are made. */
 int comm_connected(const struct comm_call *calls, size_t n);
+/* The transfers among the calls of one communicator. */
+gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm_call *calls, size_t n);
 /* Connects what a group needs and enqueues its calls. */
 gantry_result comm_group_run(struct comm_call *calls, size_t n);
 /* later.c: whether a group's communicators do not block, and it would; then does it in a thread: AGAIN. */

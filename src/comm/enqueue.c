@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From gantry_send and gantry_recv to a launch, and groups of calls, in the order of this file:
+ * From gantry_send and gantry_recv to a launch, in the order of this file:
  *
  *   works    argument memory of launches; nothing is allocated per launch once the sizes have settled
  *   plans    a transfer becomes xfers for the kernel's blocks and operations for the proxy. What both ends must agree on
  *            (protocol, split over channels, step size) is computed from what both know: the size, the settings compared
  *            at init, and what the connection settled. What is each end's own affair (copy or hand over) is not
- *   groups   a group belongs to a thread, as in NCCL
+ *   calls    gantry_send, gantry_recv
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,6 +157,29 @@ static gantry_result grow_work(struct gantry_comm *comm, struct comm_work *w, ui
 	return GANTRY_OK;
 }
 
+/*
+ * Launches of a communicator follow each other. One on another stream than the last waits for the event behind that. The first
+ * time there is none, and it may be too late for one, as the program may have destroyed that stream: the kernel waits then.
+ */
+static int is_elsewhere(const struct gantry_comm *comm, const struct comm_work *w)
+{
+	return comm->last_work && (comm->last_stream != w->stream || comm->last_work->number != w->number);
+}
+
+static gantry_result order_work(struct gantry_comm *comm, struct comm_work *w)
+{
+	struct gantry_device *d = comm->device;
+
+	w->ordered = 0;
+	TRY_NOW(d->ops->stream_number(d, w->stream, &w->number));
+	if (!is_elsewhere(comm, w))
+		return GANTRY_OK;
+	if (!comm->coll.behind)
+		TRY_NOW(d->ops->event_create(d, &comm->coll.behind));
+	w->ordered = comm->coll.recorded;
+	return w->ordered ? d->ops->stream_wait(d, w->stream, comm->coll.behind) : GANTRY_OK;
+}
+
 gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
 			    struct comm_work **ret_work)
 {
@@ -172,10 +194,11 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 	}
 	gantry_waiter_init(&wait, NULL);
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. Where streams
-	 * cannot report an error, a wait inside the device would not end after one. */
+	 * cannot report an error, a wait inside the device would not end after one; and what was launched last may wait for a
+	 * communicator whose turn comes later. */
 	while (comm_work_busy(w)) {
 		TRY_NOW(comm_check(comm));
-		if (comm->device->reports)
+		if (comm->device->reports && !comm->coll.in_turns)
 			TRY_NOW(comm->device->ops->stream_sync(comm->device, stream));
 		if (comm_work_busy(w))
 			gantry_waiter_idle(&wait, UINT64_MAX);
@@ -189,16 +212,16 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 	}
 	w->stream = stream;
 	*ret_work = w;
-	return GANTRY_OK;
+	return order_work(comm, w);
 }
 
 void comm_work_after(const struct gantry_comm *comm, const struct comm_work *w, const uint64_t **ret_after,
 		     uint64_t *ret_value)
 {
 	*ret_after = NULL;
-	if (w->captured)
+	if (w->captured || w->ordered)
 		return;
-	if (comm->last_work && comm->last_stream != w->stream) {
+	if (is_elsewhere(comm, w)) {
 		*ret_after = comm->last_work->finished_dev;
 		*ret_value = comm->last_work->expected;
 	}
@@ -269,9 +292,16 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 	r = comm->device->ops->launch(comm->device, stream, &l);
 	comm->last_stream = stream;
 	comm->last_work = w;
-	if (r != GANTRY_OK)
+	comm->coll.recorded = false;
+	if (r != GANTRY_OK) {
 		store_relaxed(&w->expected, w->expected - 1);
-	return r == GANTRY_OK ? comm_graph_plain(comm, stream) : r;
+		return r;
+	}
+	if (comm->coll.behind) {
+		TRY_NOW(comm->device->ops->event_record(comm->device, comm->coll.behind, stream));
+		comm->coll.recorded = true;
+	}
+	return comm_graph_plain(comm, stream);
 }
 
 gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
@@ -489,8 +519,8 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 	}
 }
 
-/* The transfers among the calls of one communicator: plans, appends to the proxy, launches. */
-static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
+/* Plans, appends to the proxy, launches. */
+gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
 {
 	struct gantry_proxy_op *first = NULL;
 	struct comm_work *w;
@@ -514,195 +544,7 @@ static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct co
 	return comm_launch_transfers(comm, w, c.xfers, drives, calls[0].stream);
 }
 
-/* Transfers keep their order, and what they change places with is done or in any order. */
-static void move_forward(struct comm_call *calls, size_t to, size_t from)
-{
-	struct comm_call call = calls[to];
-
-	if (to == from)
-		return;
-	calls[to] = calls[from];
-	calls[from] = call;
-}
-
-/* All calls of one communicator: puts, its collectives in order, then its transfers, and waits for signals. */
-static gantry_result enqueue(struct gantry_comm *comm, struct comm_call *calls, size_t n)
-{
-	gantry_result r = GANTRY_OK;
-	size_t transfers = 0;
-
-	TRY(comm_check(comm));
-	for (size_t i = 1; i < n; i++) {
-		if (calls[i].stream != calls[0].stream)
-			FAIL(GANTRY_ERR_USAGE, "calls of one group and communicator use one stream");
-	}
-	if (comm->onesided)
-		TRY(comm_onesided_enqueue(comm, calls, n, COMM_ONE_PUT));
-	for (size_t i = 0; i < n; i++) {
-		if (calls[i].coll)
-			TRY(comm_coll_enqueue(&calls[i]));
-		else if (!calls[i].one)
-			move_forward(calls, transfers++, i);
-	}
-	if (transfers)
-		TRY(enqueue_transfers(comm, calls, transfers));
-	if (comm->onesided)
-		TRY(comm_onesided_enqueue(comm, calls + transfers, n - transfers, COMM_ONE_WAIT));
-out:
-	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE && r != GANTRY_ERR_SIZE)
-		comm_fail(comm, r, comm->rank, gantry_last_error());
-	return r;
-}
-
-/* ---- groups ---- */
-
-/* The calls of this thread's open group. The array is kept from group to group and ends with its thread. */
-static _Thread_local struct {
-	struct comm_call *calls;
-	size_t n, capacity;
-	int depth;
-	gantry_result error; /* of a call within the group: the whole group fails */
-} group;
-
-static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static pthread_key_t key; /* its only use is to be destroyed when a thread ends */
-static int has_key;
-
-static void thread_ends(void *arg)
-{
-	(void)arg;
-	free(group.calls);
-	group.calls = NULL;
-	group.n = group.capacity = 0;
-}
-
-static void make_key(void)
-{
-	has_key = !pthread_key_create(&key, thread_ends);
-}
-
-/* If the library is unloaded, threads must not come back to thread_ends. */
-__attribute__((destructor)) static void delete_key(void)
-{
-	if (has_key)
-		pthread_key_delete(key);
-}
-
-static gantry_result grow_group(void)
-{
-	size_t capacity = group.capacity ? group.capacity * 2 : 64;
-	struct comm_call *calls = realloc(group.calls, capacity * sizeof(*calls));
-
-	if (!calls)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", capacity);
-	group.calls = calls;
-	group.capacity = capacity;
-	pthread_once(&key_once, make_key);
-	if (has_key)
-		pthread_setspecific(key, &key);
-	return GANTRY_OK;
-}
-
-/* The calls of one communicator in their order; few communicators per group, so the search is short. */
-static gantry_result enqueue_all(struct comm_call *calls, size_t n)
-{
-	gantry_result r = GANTRY_OK, one;
-	struct comm_call *part;
-	int same = 1;
-
-	for (size_t i = 1; i < n; i++)
-		same &= calls[i].comm == calls[0].comm;
-	if (same)
-		return enqueue(calls[0].comm, calls, n);
-	part = malloc(n * sizeof(*part));
-	if (!part)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", n);
-	for (size_t i = 0; i < n; i++) {
-		struct gantry_comm *comm = calls[i].comm;
-		size_t m = 0;
-
-		for (size_t k = i; comm && k < n; k++) {
-			if (calls[k].comm != comm)
-				continue;
-			part[m++] = calls[k];
-			calls[k].comm = NULL; /* taken */
-		}
-		one = comm ? enqueue(comm, part, m) : GANTRY_OK;
-		r = r == GANTRY_OK ? one : r;
-	}
-	free(part);
-out:
-	return r;
-}
-
-/* The connections that the group's collectives need. Most groups have none that is not made. */
-static gantry_result connect_collectives(const struct comm_call *calls, size_t n)
-{
-	gantry_result r = GANTRY_OK;
-	struct comm_call *needs = NULL;
-	size_t total = 0, at = 0;
-
-	for (size_t i = 0; i < n; i++)
-		total += comm_coll_needs(&calls[i], NULL);
-	if (!total)
-		return GANTRY_OK;
-	needs = malloc(total * sizeof(*needs));
-	if (!needs)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %zu connections", total);
-	for (size_t i = 0; i < n; i++)
-		at += comm_coll_needs(&calls[i], needs + at);
-	TRY(comm_connect(needs, total));
-out:
-	free(needs);
-	return r;
-}
-
-gantry_result comm_group_run(struct comm_call *calls, size_t n)
-{
-	TRY_NOW(connect_collectives(calls, n));
-	TRY_NOW(comm_connect(calls, n));
-	return enqueue_all(calls, n);
-}
-
-gantry_result gantry_group_start(void)
-{
-	group.depth++;
-	return GANTRY_OK;
-}
-
-gantry_result gantry_group_end(void)
-{
-	gantry_result r = GANTRY_OK;
-	size_t n = group.n;
-
-	if (!group.depth)
-		FAIL(GANTRY_ERR_USAGE, "gantry_group_end without gantry_group_start");
-	if (--group.depth)
-		return GANTRY_OK;
-	group.n = 0;
-	r = group.error;
-	group.error = GANTRY_OK;
-	if (r != GANTRY_OK || !n)
-		return r;
-	r = comm_group_is_later(group.calls, n) ? comm_group_later(group.calls, n) : comm_group_run(group.calls, n);
-out:
-	return r;
-}
-
-gantry_result comm_group_add(gantry_result r, const struct comm_call *call)
-{
-	gantry_result end;
-
-	group.depth++;
-	if (r == GANTRY_OK && group.n == group.capacity)
-		r = grow_group();
-	if (r == GANTRY_OK)
-		group.calls[group.n++] = *call;
-	else if (group.error == GANTRY_OK)
-		group.error = r;
-	end = gantry_group_end();
-	return r == GANTRY_OK ? end : r;
-}
+/* ---- calls ---- */
 
 static gantry_result check_transfer(const struct comm_call *call, size_t count, enum gantry_type type)
 {

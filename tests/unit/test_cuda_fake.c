@@ -153,6 +153,35 @@ TEST(streams)
 	CHECK_EQ(fake->events, 0);
 }
 
+/* A handle that another stream had before is of another stream. */
+TEST(stream_numbers)
+{
+	uint64_t numbers[3] = {0}, again = 0;
+	struct gantry_stream *wrapped, *zero;
+	cu_context context;
+	cu_stream native;
+
+	CHECK_EQ(cu.primary_ctx_retain(&context, 0), 0);
+	CHECK_EQ(cu.ctx_set_current(context), 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(cu.stream_create(&native, CUV_STREAM_NON_BLOCKING), 0);
+		CHECK_OK(ops->stream_wrap(gpu, native, &wrapped));
+		CHECK_OK(ops->stream_number(gpu, wrapped, &numbers[i]));
+		CHECK_OK(ops->stream_number(gpu, wrapped, &again));
+		CHECK_EQ(again, numbers[i]);
+		CHECK_OK(ops->stream_destroy(gpu, wrapped));
+		CHECK_EQ(cu.stream_destroy(native), 0);
+	}
+	CHECK_OK(ops->stream_wrap(gpu, NULL, &zero));
+	CHECK_OK(ops->stream_number(gpu, zero, &numbers[2]));
+	CHECK(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2]);
+	fail_next("cuStreamGetId", 719);
+	CHECK_EQ(ops->stream_number(gpu, zero, &again), GANTRY_ERR_DEVICE);
+	CHECK_OK(ops->stream_destroy(gpu, zero));
+	CHECK_EQ(cu.ctx_set_current(NULL), 0);
+	CHECK_EQ(cu.primary_ctx_release(0), 0);
+}
+
 /* More than run at the same time are refused; and more lanes than the kernel is made for. */
 static void blocks_that_wait(struct gantry_stream *s)
 {

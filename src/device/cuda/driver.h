@@ -193,6 +193,8 @@ struct cu_ipc_handle {
 	  (cu_stream stream, cu_ptr ptr, unsigned value, unsigned flags))                                              \
 	X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange,                                             \
 	  (void *ret_handle, cu_ptr ptr, size_t size, unsigned type, unsigned long long flags))                        \
+	/* 12.0 */                                                                                                     \
+	X(stream_get_id, cuStreamGetId, (cu_stream stream, unsigned long long *ret_id))                                \
 	/* 12.3, the last of them */                                                                                   \
 	X(event_record_with_flags, cuEventRecordWithFlags, (cu_event event, cu_stream stream, unsigned flags))         \
 	X(user_object_create, cuUserObjectCreate,                                                                      \

@@ -101,6 +101,24 @@ gantry_result gantry_cuda_stream_destroy(struct gantry_device *dev, struct gantr
 	RETURN_CALL(cuda_gpu_of(dev), end_stream(&ended), "destroy a stream of gpu %d", dev->index);
 }
 
+/* Older drivers do not number streams: there the handle is all there is. */
+gantry_result gantry_cuda_stream_number(struct gantry_device *dev, struct gantry_stream *s, uint64_t *ret_number)
+{
+	unsigned long long number = 0;
+	gantry_result r = GANTRY_OK;
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	struct cuda_was was = cuda_here(g);
+
+	if (cu.stream_get_id) {
+		CU(cuda_enter_stream(g, &was), "make gpu %d current", dev->index);
+		CU(cu.stream_get_id(cuda_stream_of(s)->native, &number), "number a stream of gpu %d", dev->index);
+	}
+	*ret_number = number;
+out:
+	cuda_leave(g, &was);
+	return r;
+}
+
 gantry_result gantry_cuda_stream_query(struct gantry_device *dev, struct gantry_stream *s)
 {
 	RETURN_CALL(cuda_gpu_of(dev), cu.stream_query(cuda_stream_of(s)->native), "look at a stream of gpu %d",

@@ -179,11 +179,15 @@ GANTRY_API gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *
  */
 struct gantry_window;
 enum { GANTRY_SIGNALS = 16, GANTRY_NO_SIGNAL = -1, GANTRY_NOTIFY_MAX = 112 };
-/* All ranks call these, in the same order; they wait for all of them. Any memory of the rank's device; sizes may differ, and
- * a rank that offers nothing gives NULL and 0. Memory from gantry_mem_alloc is reached without a copy in between. */
+/* All ranks call it, in the same order, and it waits for all of them. Any memory of the rank's device; sizes may differ, and
+ * a rank that offers nothing gives NULL and 0. Memory from gantry_mem_alloc is reached without a copy in between. If it fails
+ * on one rank it fails on all of them, and the communicator goes on. */
 GANTRY_API gantry_result gantry_window_register(struct gantry_comm *comm, void *ptr, size_t size,
 						struct gantry_window **ret_window);
-/* Waits for this rank's calls, and until all puts of all ranks have arrived. NULL is fine. */
+/* Local: waits for no other rank. The memory is the caller's again at once; puts into it must have arrived, which their
+ * signals tell. One that has not, or that comes later, writes nothing and ends the communicator with ERR_USAGE (the copy
+ * engine of a GPU, for puts of more than 64 KiB within a host, does not look). ERR_INVALID: it is no window of this
+ * communicator. NULL is fine. */
 GANTRY_API gantry_result gantry_window_deregister(struct gantry_comm *comm, struct gantry_window *window);
 /* What was registered here. */
 GANTRY_API void *gantry_window_ptr(const struct gantry_window *window);

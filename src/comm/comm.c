@@ -147,6 +147,7 @@ gantry_result comm_check(struct gantry_comm *comm)
 		  device == GANTRY_ERR_SIZE	  ? "a kernel found that a send is larger than its receive"
 		  : device == GANTRY_ERR_PROTOCOL ? "a kernel received a step, or a list of fragments (UNPACK), that "
 						    "cannot be"
+		  : device == GANTRY_ERR_USAGE	  ? "a put went to a window that its owner has deregistered"
 						  : "a kernel ended early");
 	return recall_error(comm);
 }
@@ -454,9 +455,9 @@ void comm_free(struct gantry_comm *comm)
 		return;
 	}
 	comm_graphs_free(comm);
+	comm_onesided_free(comm);
 	comm_memory_free(comm);
 	comm_coll_free(comm);
-	comm_onesided_free(comm);
 	if (comm->peers)
 		comm_peers_free(comm);
 	comm_works_free(comm);
@@ -495,6 +496,7 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	comm->nchannels = COMM_CHANNELS_MAX;
 	comm->device = config->device;
 	comm_mu_lock(&comm->mu);
+	gantry_list_init(&comm->peer_memory.retired);
 	comm->error.rank = -1;
 	comm_mu_unlock(&comm->mu);
 	comm->all_notify = 1;

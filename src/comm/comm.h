@@ -12,7 +12,8 @@
  *   small.c    small collectives, done by the thread that runs the stream
  *   note.c     what collectives are, for reports
  *   memory.c   registered buffers
- *   window.c   one-sided: windows, and how this rank reaches those of the others
+ *   window.c   one-sided: windows
+ *   reach.c    one-sided: how this rank reaches windows of the others
  *   put.c      one-sided: put, signal, wait; notifications
  *   cause.c    whose fault an error is
  *   report.h   who waits for whom: reports, the watchdog, traces
@@ -223,8 +224,12 @@ struct gantry_comm {
 	uint32_t op_ids;
 	int traced;		 /* GANTRY_TRACE: kernels keep times */
 	struct gantry_list regs; /* the caller's thread */
-	void **mapped;		 /* memory of peers; the service thread's */
-	size_t nmapped;
+	struct {		 /* memory of peers: memory.c */
+		void **mapped;	 /* the service thread's */
+		size_t nmapped;
+		struct gantry_list retired GUARDED_BY(comm_mu); /* to be unmapped */
+		uint32_t nretired;				/* atomic: of them */
+	} peer_memory;
 	struct comm_mu mu;
 	struct { /* the first error */
 		gantry_result result;
@@ -472,11 +477,21 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
  * all channels one after the other. */
 uint8_t comm_memory_ptr(const struct comm_call *call, uint64_t *ret_shifts);
 void comm_memory_free(struct gantry_comm *comm);
+/* A peer's memory (ipc_open) that nothing uses any more but kernels that were launched: it is closed when none of them runs.
+ * Any thread; and looks whether that is so, by the caller's. */
+void comm_memory_retire(struct gantry_comm *comm, void *opened);
+void comm_memory_reap(struct gantry_comm *comm);
 /* The peer's half: calls that arrive on the service thread. */
-enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2 };
+enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2, COMM_CALL_PUT = 3 };
 gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
 			       size_t *reply_size);
 
+/* reach.c. Whether a put or signal can go without waiting for anything; makes it so: maps memory of the peer, or connects to
+ * it, which takes no call of its program. The peer's half, on the service thread. */
+int comm_onesided_reached(const struct comm_call *call);
+gantry_result comm_onesided_reach(const struct comm_call *call);
+gantry_result comm_onesided_call(struct gantry_comm *comm, int from, const void *data, size_t size, void *reply,
+				 size_t *reply_size);
 /* The one-sided calls among those of a group: puts and signals, or waits. */
 gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n,
 				    enum comm_one what);
@@ -491,6 +506,8 @@ void comm_onesided_free(struct gantry_comm *comm);
 
 void comm_watch_add(struct gantry_comm *comm);
 void comm_watch_remove(struct gantry_comm *comm);
+/* Whether a communicator of the process has launches on the device that have not ended. */
+bool comm_watch_busy(const struct gantry_device *device);
 /* A report should be written soon. Any thread, async-signal-unsafe. */
 void comm_watch_want(struct gantry_comm *comm);
 /* A communicator waits for the cause of a symptom. Any thread. */

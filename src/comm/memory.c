@@ -244,13 +244,60 @@ gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 	return GANTRY_OK;
 }
 
+struct retired {
+	struct gantry_list node;
+	void *opened;
+};
+
+void comm_memory_retire(struct gantry_comm *comm, void *opened)
+{
+	struct retired *x = malloc(sizeof(*x));
+
+	if (!x) { /* it stays mapped until the process ends */
+		LOG_WARN(COMM, "no memory to note that %p is to be unmapped", opened);
+		return;
+	}
+	x->opened = opened;
+	comm_mu_lock(&comm->mu);
+	gantry_list_append(&comm->peer_memory.retired, &x->node);
+	store_release(&comm->peer_memory.nretired, comm->peer_memory.nretired + 1);
+	comm_mu_unlock(&comm->mu);
+}
+
+static void close_retired(struct gantry_comm *comm)
+{
+	struct gantry_list taken;
+
+	gantry_list_init(&taken);
+	comm_mu_lock(&comm->mu);
+	gantry_list_each_entry_safe (x, &comm->peer_memory.retired, struct retired, node) {
+		gantry_list_remove(&x->node);
+		gantry_list_append(&taken, &x->node);
+	}
+	store_release(&comm->peer_memory.nretired, 0);
+	comm_mu_unlock(&comm->mu);
+	gantry_list_each_entry_safe (x, &taken, struct retired, node) {
+		comm->device->ops->ipc_close(comm->device, x->opened);
+		free(x);
+	}
+}
+
+/* On a GPU closing may wait for kernels of other communicators, too. */
+void comm_memory_reap(struct gantry_comm *comm)
+{
+	if (load_acquire(&comm->peer_memory.nretired) && !comm_works_busy(comm) &&
+	    (!gantry_traits(comm->device)->calls_may_wait || !comm_watch_busy(comm->device)))
+		close_retired(comm);
+}
+
 void comm_memory_free(struct gantry_comm *comm)
 {
+	close_retired(comm);
 	gantry_list_each_entry_safe (reg, &comm->regs, struct comm_reg, node)
 		reg_free(comm, reg);
-	for (size_t i = 0; i < comm->nmapped; i++) /* memory of peers */
-		comm->device->ops->ipc_close(comm->device, comm->mapped[i]);
-	free(comm->mapped);
+	for (size_t i = 0; i < comm->peer_memory.nmapped; i++) /* memory of peers */
+		comm->device->ops->ipc_close(comm->device, comm->peer_memory.mapped[i]);
+	free(comm->peer_memory.mapped);
 }
 
 /* On the service thread; `mapped` is its alone until the control plane has been left. */
@@ -263,28 +310,31 @@ gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *d
 	void *p = NULL, **grown;
 	uint64_t address;
 
+	if (kind == COMM_CALL_PUT)
+		return comm_onesided_call(comm, from, data, size, reply, reply_size);
 	if (size != sizeof(request))
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d asked for something in %zu bytes", from, size);
 	memcpy(&request, data, sizeof(request));
 	if (kind == COMM_CALL_MAP && *reply_size >= sizeof(address)) {
-		grown = realloc(comm->mapped, (comm->nmapped + 1) * sizeof(*grown));
+		grown = realloc(comm->peer_memory.mapped, (comm->peer_memory.nmapped + 1) * sizeof(*grown));
 		if (!grown)
 			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to map a buffer of rank %d", from);
-		comm->mapped = grown;
+		comm->peer_memory.mapped = grown;
 		TRY_NOW(d->ops->ipc_open(d, &request.ipc, &p));
-		comm->mapped[comm->nmapped++] = p;
+		comm->peer_memory.mapped[comm->peer_memory.nmapped++] = p;
 		address = (uint64_t)(uintptr_t)p;
 		memcpy(reply, &address, sizeof(address));
 		*reply_size = sizeof(address);
 	} else if (kind == COMM_CALL_UNMAP) {
 		*reply_size = 0;
-		for (size_t i = 0; i < comm->nmapped; i++) {
-			if ((uint64_t)(uintptr_t)comm->mapped[i] != request.address)
+		for (size_t i = 0; i < comm->peer_memory.nmapped; i++) {
+			if ((uint64_t)(uintptr_t)comm->peer_memory.mapped[i] != request.address)
 				continue;
-			if (gantry_traits(d)->calls_may_wait) /* for kernels that wait for this one: at the end, then */
-				break;
-			comm->mapped[i] = comm->mapped[--comm->nmapped];
-			TRY_NOW(d->ops->ipc_close(d, (void *)(uintptr_t)request.address));
+			p = comm->peer_memory.mapped[i];
+			comm->peer_memory.mapped[i] = comm->peer_memory.mapped[--comm->peer_memory.nmapped];
+			if (!gantry_traits(d)->calls_may_wait)
+				return d->ops->ipc_close(d, p);
+			comm_memory_retire(comm, p); /* closing may wait for kernels that wait for this rank */
 			break;
 		}
 	} else {

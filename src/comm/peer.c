@@ -168,7 +168,7 @@ static int is_ready(const struct comm_call *c)
 int comm_connected(const struct comm_call *calls, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (!is_ready(&calls[i]) || comm_coll_needs(&calls[i], NULL))
+		if (!is_ready(&calls[i]) || comm_coll_needs(&calls[i], NULL) || !comm_onesided_reached(&calls[i]))
 			return 0;
 	return 1;
 }

@@ -29,7 +29,9 @@ static int sends_data(const struct comm_call *call)
 /* The network has to do something: move the data, or carry a signal that must not overtake such data. */
 static int uses_net(const struct gantry_comm *comm, const struct comm_call *call)
 {
-	return sends_data(call) || (call->signal >= 0 && comm->onesided->peers[call->peer].by_net);
+	const struct onesided_peer *p = &comm->onesided->peers[call->peer];
+
+	return sends_data(call) || (call->signal >= 0 && (p->by_net || !p->block));
 }
 
 static gantry_result fill_put(struct gantry_comm *comm, const struct comm_call *call, int signals, struct gantry_put *p)
@@ -43,6 +45,8 @@ static gantry_result fill_put(struct gantry_comm *comm, const struct comm_call *
 		p->to = call->window->peers[call->peer].at + call->offset;
 		p->from = call->buf;
 		p->bytes = call->bytes;
+		p->window = &o->peers[call->peer].block->windows[call->window->peers[call->peer].slot];
+		p->number = call->window->number;
 		if (gantry_traits(d)->needs_own_copy && call->bytes > PUT_KERNEL_MAX) {
 			TRY_NOW(d->ops->copy_async(d, call->stream, p->to, p->from, p->bytes));
 			p->bytes = 0;
@@ -80,7 +84,7 @@ static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, 
 					   .args = &args,
 					   .args_size = sizeof(args),
 					   .blocks = 1,
-					   .drives = waits && o->group && comm_drives(comm, 0),
+					   .drives = waits && load_acquire(&o->receives) && comm_drives(comm, 0),
 					   .eventcount = comm->device->sleeps ? &o->block->eventcount : NULL};
 
 	comm_work_after(comm, w, &args.after, &args.after_value);
@@ -236,6 +240,9 @@ gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "one-sided calls cannot be captured into a graph");
 	if (what == COMM_ONE_WAIT)
 		return enqueue_waits(comm, calls, n, found);
+	comm_memory_reap(comm);
+	for (size_t i = 0; i < n; i++)
+		TRY_NOW(comm_onesided_reach(&calls[i]));
 	for (size_t i = 0; i < n; i += PUT_LAUNCH_MAX)
 		TRY_NOW(enqueue_puts(comm, calls + i, n - i < PUT_LAUNCH_MAX ? n - i : PUT_LAUNCH_MAX));
 	return GANTRY_OK;
@@ -267,6 +274,9 @@ static gantry_result check_put(const struct comm_call *call)
 	if (!call->window || (call->bytes && !call->buf))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_put: no window, or %llu bytes at NULL",
 			 (unsigned long long)call->bytes);
+	if (!comm_window_is_registered(call->comm, call->window))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_put: %p is not a registered window of this communicator",
+			 (void *)call->window);
 	size = call->window->peers[call->peer].size;
 	if (call->bytes > size || call->offset > size - call->bytes)
 		FAIL_NOW(GANTRY_ERR_SIZE,

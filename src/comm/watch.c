@@ -278,6 +278,17 @@ void comm_watch_remove(struct gantry_comm *comm)
 		tell_error(comm);
 }
 
+bool comm_watch_busy(const struct gantry_device *device)
+{
+	bool busy_one = false;
+
+	inet_loop_lock();
+	gantry_list_each_entry (comm, &watch.comms, struct gantry_comm, node)
+		busy_one |= comm->device == device && comm_look_launches(comm);
+	inet_loop_unlock();
+	return busy_one;
+}
+
 void comm_watch_cause(void)
 {
 	inet_loop_lock();

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows: registering is collective, because ranks that cannot map each other's memory connect then; nobody calls
- * anything later at the target of a put. Two exchanges by the control plane:
- *
- *   1. what each rank offers, and how its memory is mapped; each maps what it can
- *   2. whom each rank needs the network for: those pairs connect that are not connected already
+ * Windows. Registering is collective: one exchange by the control plane of what each rank offers. Whatever can fail does so
+ * before it and is part of the offer, so all ranks know of it and the communicator goes on. Memory of the others is mapped,
+ * and connections are made, at the first put (reach.c). Deregistering is local.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
@@ -21,17 +19,17 @@
 #include "transport/ends.h"
 #include "transport/transport.h"
 
-/* What a rank says when it registers a window. */
+/* What a rank offers when it registers a window. */
 struct offer {
 	uint64_t size;
 	uint64_t address;     /* within its process */
 	uint64_t from_handle; /* where the window begins within what the handle names */
-	uint32_t ok;	      /* 0: its call was wrong */
+	uint32_t result;      /* gantry_result: why it has none */
 	uint32_t exported;
+	uint32_t slot;
+	uint32_t number; /* of the window; all count alike */
 	struct gantry_ipc_handle memory, block;
 };
-
-enum need { NEED_NOTHING, NEED_NET, NEED_WHAT_IS_NOT_ALLOWED };
 
 /* ---- its own memory ---- */
 
@@ -40,45 +38,72 @@ static size_t words_of(const struct gantry_comm *comm)
 	return (size_t)comm->nranks * GANTRY_SIGNALS;
 }
 
+static struct gantry_window *find_window(struct comm_onesided *o, uint32_t number) REQUIRES(onesided_mu)
+{
+	gantry_list_each_entry (w, &o->windows, struct gantry_window, node)
+		if (w->number == number)
+			return w;
+	return NULL;
+}
+
+/* A put of no bytes goes to no window. */
+static gantry_result look_up(struct gantry_comm *comm, int from, const struct gantry_put_request *put,
+			     struct gantry_window **ret_window) REQUIRES(onesided_mu)
+{
+	struct gantry_window *w = find_window(comm->onesided, put->window);
+
+	if (!w && put->window && put->window <= comm->onesided->last_number)
+		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d puts %llu bytes into window %u, which rank %d has deregistered",
+			 from, (unsigned long long)put->bytes, put->window, comm->rank);
+	if (!w || put->bytes > w->size || put->offset > w->size - put->bytes)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d puts %llu bytes at %llu of window %u, which has %llu here", from,
+			 (unsigned long long)put->bytes, (unsigned long long)put->offset, put->window,
+			 (unsigned long long)(w ? w->size : 0));
+	*ret_window = w;
+	return GANTRY_OK;
+}
+
 static gantry_result find_target(void *ctx, int from, const struct gantry_put_request *put, char **ret_at,
 				 int *ret_cpu_writes)
 {
 	struct gantry_comm *comm = ctx;
 	struct comm_onesided *o = comm->onesided;
-	gantry_result r = GANTRY_OK;
-	uint64_t size = 0;
+	struct gantry_window *w = NULL;
+	gantry_result r;
 
 	*ret_at = NULL;
 	*ret_cpu_writes = 1;
 	if (put->signal < -1 || put->signal >= GANTRY_SIGNALS)
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d raises signal %d", from, put->signal);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d raises signal %d", from, put->signal);
 	if (!put->bytes)
 		return GANTRY_OK;
 	onesided_mu_lock(&o->mu);
-	gantry_list_each_entry (w, &o->windows, struct gantry_window, node) {
-		if (w->number != put->window)
-			continue;
-		size = w->peers[comm->rank].size;
-		*ret_at = w->base;
+	r = look_up(comm, from, put, &w);
+	if (r == GANTRY_OK) {
+		w->incoming++;
+		*ret_at = w->base + put->offset;
 		*ret_cpu_writes = w->cpu_writes;
 	}
 	onesided_mu_unlock(&o->mu);
-	if (!*ret_at || put->bytes > size || put->offset > size - put->bytes)
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d puts %llu bytes at %llu of window %u, which has %llu here", from,
-		     (unsigned long long)put->bytes, (unsigned long long)put->offset, put->window,
-		     (unsigned long long)size);
-	*ret_at += put->offset;
-out:
 	return r;
 }
 
-/* Release: the data is there. Sequentially consistent like all that a kernel looks at before it sleeps. */
-static void on_arrived(void *ctx, int from, int signal)
+/* First the window, which may be deregistered as soon as the signal is seen. Release: the data is there. Sequentially
+ * consistent like all that a kernel looks at before it sleeps. */
+static void on_arrived(void *ctx, int from, uint32_t window, int signal)
 {
 	struct gantry_comm *comm = ctx;
 	struct comm_onesided *o = comm->onesided;
+	struct gantry_window *w;
 	uint64_t *word;
 
+	if (window) {
+		onesided_mu_lock(&o->mu);
+		w = find_window(o, window);
+		if (w)
+			w->incoming--;
+		onesided_mu_unlock(&o->mu);
+	}
 	if (signal >= 0) {
 		word = &o->by_net_host[onesided_word(from, signal)];
 		store_seq(word, load_relaxed(word) + 1);
@@ -96,38 +121,62 @@ static void on_error(void *ctx, gantry_result r, int peer, const char *text)
 		comm_suspect(comm, r, comm_error_about(comm, r, peer), text);
 }
 
-/* All that does not depend on peers. */
-static gantry_result make_onesided(struct gantry_comm *comm)
+/* Without it a rank cannot even take part in the exchange. */
+static gantry_result alloc_onesided(struct gantry_comm *comm)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_device *d = comm->device;
-	size_t block = sizeof(struct onesided_block) + words_of(comm) * sizeof(uint64_t);
 	struct comm_onesided *o = aligned_alloc(64, (sizeof(*o) + 63) / 64 * 64);
-	void *p = NULL, *dev = NULL;
+	struct onesided_peer *peers = calloc((size_t)comm->nranks, sizeof(*peers));
 
-	if (!o)
+	if (!o || !peers)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for windows");
 	memset(o, 0, sizeof(*o));
-	store_release(&comm->onesided, o); /* comm_fail looks */
 	onesided_mu_lock(&o->mu);
 	gantry_list_init(&o->windows);
 	onesided_mu_unlock(&o->mu);
 	o->target = (struct gantry_put_target){.find = find_target, .arrived = on_arrived, .ctx = comm};
-	o->peers = calloc((size_t)comm->nranks, sizeof(*o->peers));
-	if (!o->peers)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for windows");
-	TRY(d->ops->alloc(d, 2 * words_of(comm) * sizeof(uint64_t), &p));
-	o->raised = p;
-	o->taken = o->raised + words_of(comm);
-	TRY(d->ops->alloc_mapped(d, words_of(comm) * sizeof(uint64_t), &p, &dev));
-	o->by_net_host = p;
-	o->by_net = dev;
-	TRY(d->ops->alloc(d, block, &p));
-	TRY(d->ops->ipc_export(d, p, block, &o->handle));
-	store_release(&o->block, p);
-	o->peers[comm->rank].block = o->block;
+	o->peers = peers;
+	store_release(&comm->onesided, o); /* other threads look */
+	return GANTRY_OK;
 out:
+	free(o);
+	free(peers);
 	return r;
+}
+
+/* All that does not depend on peers; after a failure what is missing. */
+static gantry_result make_onesided(struct gantry_comm *comm)
+{
+	struct comm_onesided *o = comm->onesided;
+	struct gantry_device *d = comm->device;
+	const struct gantry_proxy_group_config config = {.on_error = on_error,
+							 .abort = &comm->life.stop,
+							 .ctx = comm,
+							 .any_thread = d->kind == GANTRY_DEVICE_HOST};
+	size_t block = sizeof(struct onesided_block) + words_of(comm) * sizeof(uint64_t);
+	void *p = NULL, *dev = NULL;
+
+	if (!o->group)
+		TRY_NOW(gantry_proxy_group_create(comm->proxy, &config, &o->group));
+	if (!o->raised) {
+		TRY_NOW(d->ops->alloc(d, 2 * words_of(comm) * sizeof(uint64_t), &p));
+		o->raised = p;
+		o->taken = o->raised + words_of(comm);
+	}
+	if (!o->by_net_host) {
+		TRY_NOW(d->ops->alloc_mapped(d, words_of(comm) * sizeof(uint64_t), &p, &dev));
+		o->by_net_host = p;
+		o->by_net = dev;
+	}
+	if (!o->block) {
+		TRY_NOW(d->ops->alloc(d, block, &p));
+		store_release(&o->block, p);
+	}
+	TRY_NOW(d->ops->ipc_export(d, o->block, block, &o->handle));
+	onesided_mu_lock(&o->mu);
+	o->is_open = 1;
+	onesided_mu_unlock(&o->mu);
+	return GANTRY_OK;
 }
 
 void comm_onesided_wake(struct gantry_comm *comm)
@@ -154,246 +203,41 @@ void comm_onesided_count(const struct gantry_comm *comm, struct gantry_comm_coun
 	}
 }
 
-/* ---- reaching others ---- */
-
-/* Kernels of this rank may address memory of the peer. Both answer alike. */
-static int is_near(const struct gantry_comm *comm, int peer)
-{
-	const struct gantry_peer_info *a = &comm->infos[comm->rank], *b = &comm->infos[peer];
-	const struct gantry_transport *t = comm->peers[peer].transport;
-
-	if (peer == comm->rank)
-		return 1;
-	if (t == &gantry_transport_shm) /* of a GPU: through host memory, and a window is none */
-		return a->device_kind == GANTRY_DEVICE_HOST && b->device_kind == GANTRY_DEVICE_HOST &&
-		       gantry_ends_see_each_other(a, b);
-	return t == &gantry_transport_p2p;
-}
-
-static int allows_net(const struct gantry_comm *comm)
-{
-	const char *at = comm->transport;
-	char name[64];
-
-	if (!*at || strcmp(at, "auto") == 0)
-		return 1;
-	while (gantry_next_entry(&at, name, sizeof(name)))
-		if (strcmp(name, "net") == 0)
-			return 1;
-	return 0;
-}
-
-static gantry_result map_block(struct gantry_comm *comm, int peer, const struct offer *offer)
-{
-	struct onesided_peer *p = &comm->onesided->peers[peer];
-	void *at = NULL;
-
-	if (p->block)
-		return GANTRY_OK;
-	TRY_NOW(comm->device->ops->ipc_open(comm->device, &offer->block, &at));
-	p->block = at;
-	return GANTRY_OK;
-}
-
-/* The peer's window, if it can be mapped. */
-static gantry_result map_window(struct gantry_comm *comm, struct gantry_window *w, int peer, const struct offer *offer)
-{
-	const struct gantry_peer_info *a = &comm->infos[comm->rank], *b = &comm->infos[peer];
-	struct window_peer *p = &w->peers[peer];
-
-	p->size = offer->size;
-	if (!is_near(comm, peer))
-		return GANTRY_OK;
-	TRY_NOW(map_block(comm, peer, offer));
-	if (gantry_ends_same_process(a, b)) {
-		p->at = (char *)(uintptr_t)offer->address;
-	} else if (offer->exported && offer->size) {
-		TRY_NOW(comm->device->ops->ipc_open(comm->device, &offer->memory, &p->opened));
-		p->at = (char *)p->opened + offer->from_handle;
-	}
-	return GANTRY_OK;
-}
-
-static enum need need_of(const struct gantry_comm *comm, const struct gantry_window *w, int peer)
-{
-	const struct onesided_peer *p = &comm->onesided->peers[peer];
-
-	if (p->block && (w->peers[peer].at || !w->peers[peer].size))
-		return NEED_NOTHING;
-	return allows_net(comm) ? NEED_NET : NEED_WHAT_IS_NOT_ALLOWED;
-}
-
-/* ---- connections over the network ---- */
-
-static uint64_t tag_of(int from_sender)
-{
-	return 2ull << 32 | (uint64_t)from_sender;
-}
-
-static gantry_result make_net(struct gantry_comm *comm)
-{
-	struct comm_onesided *o = comm->onesided;
-	struct gantry_device *d = comm->device;
-	const struct gantry_proxy_group_config config = {.on_error = on_error,
-							 .abort = &comm->life.stop,
-							 .ctx = comm,
-							 .any_thread = d->kind == GANTRY_DEVICE_HOST};
-	void *p = NULL, *dev = NULL;
-
-	if (o->group)
-		return GANTRY_OK;
-	TRY_NOW(d->ops->alloc_mapped(d, (size_t)comm->nranks * sizeof(*o->states), &p, &dev));
-	store_release(&o->states, p); /* comm_onesided_count looks */
-	o->states_dev = dev;
-	TRY_NOW(d->ops->alloc(d, (size_t)comm->nranks * sizeof(*o->conns_dev), &p));
-	o->conns_dev = p;
-	return gantry_proxy_group_create(comm->proxy, &config, &o->group);
-}
-
-static gantry_result open_end(struct gantry_comm *comm, int peer, int send)
-{
-	struct comm_onesided *o = comm->onesided;
-	struct comm_conn *cc = send ? &o->peers[peer].send : &o->peers[peer].recv;
-	struct gantry_connector *c = &cc->c;
-	struct gantry_connect_info info;
-
-	if (cc->stage != CONN_NONE)
-		return GANTRY_OK;
-	c->transport = &gantry_transport_net;
-	c->device = comm->device;
-	c->me = &comm->infos[comm->rank];
-	c->peer = &comm->infos[peer];
-	c->comm_id = comm->id;
-	c->send = send;
-	c->standing = 1;
-	c->channel = 0;
-	c->nchannels = 1;
-	c->nranks = comm->nranks;
-	c->traffic_class = comm->life.traffic_class;
-	c->eventcount = comm->eventcounts ? &comm->eventcounts[peer % comm->nchannels] : NULL;
-	c->state = send ? &o->states[peer] : NULL;
-	c->proxy_eventcount = comm->device->sleeps ? gantry_proxy_eventcount(comm->proxy) : NULL;
-	TRY_NOW(gantry_proxy_conn_create(comm->proxy, send ? comm->group : o->group, c, &c->proxy));
-	cc->stage = CONN_SETUP;
-	TRY_NOW(gantry_put_setup(c, send ? NULL : &o->target, &info));
-	return gantry_ctl_send(comm->ctl, peer, tag_of(send), &info, sizeof(info));
-}
-
-/* A receiving end is the progress thread's from here on: an operation that never ends keeps it looking. */
-static gantry_result finish_end(struct gantry_comm *comm, struct comm_conn *cc)
-{
-	struct gantry_connector *c = &cc->c;
-	struct gantry_proxy_op *op = NULL;
-
-	cc->stage = CONN_READY;
-	if (c->send) {
-		comm->onesided->peers[c->peer->rank].by_net |= !comm->onesided->peers[c->peer->rank].block;
-		c->conn.state = &comm->onesided->states_dev[c->peer->rank];
-		cc->dev = &comm->onesided->conns_dev[c->peer->rank];
-		return comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn));
-	}
-	TRY_NOW(gantry_proxy_ops_get(comm->proxy, 1, &op));
-	op->conn = c->proxy;
-	op->nsteps = 1ull << 62;
-	op->slice_steps = op->chunk_steps = 1;
-	gantry_proxy_append(comm->proxy, op, op);
-	return GANTRY_OK;
-}
-
-static gantry_result advance_end(struct gantry_comm *comm, struct comm_conn *cc)
-{
-	if (cc->stage == CONN_NONE || cc->stage == CONN_READY)
-		return GANTRY_OK;
-	TRY_NOW(comm_check(comm));
-	if (cc->stage == CONN_SETUP)
-		TRY_NOW(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(!cc->c.send), &cc->peer_info,
-					    sizeof(cc->peer_info)));
-	cc->stage = CONN_HAVE_INFO;
-	TRY_NOW(gantry_put_connect(&cc->c, &cc->peer_info));
-	return finish_end(comm, cc);
-}
-
-/* *ret_waits: one that is not connected yet; -1: all are. */
-static gantry_result advance_all(struct gantry_comm *comm, int *ret_waits)
-{
-	*ret_waits = -1;
-	for (int i = 0; i < 2 * comm->nranks; i++) {
-		struct onesided_peer *p = &comm->onesided->peers[i / 2];
-		gantry_result r = advance_end(comm, i % 2 ? &p->send : &p->recv);
-
-		if (r == GANTRY_AGAIN)
-			*ret_waits = i / 2;
-		else
-			TRY_NOW(r);
-	}
-	return GANTRY_OK;
-}
-
-static gantry_result connect_all(struct gantry_comm *comm)
-{
-	uint64_t start = gantry_now_ns();
-	int waits;
-
-	for (;;) {
-		TRY_NOW(advance_all(comm, &waits));
-		if (waits < 0)
-			return GANTRY_OK;
-		if (gantry_now_ns() - start > gantry_params()->connect_timeout)
-			FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d (%s) did not finish connecting for a window", waits,
-				 comm->infos[waits].host_name);
-		gantry_ctl_wait(comm->ctl, 200000);
-	}
-}
-
-/* needs: of all ranks, nranks each. Pairs that differ in what they need have both directions. */
-static gantry_result connect_needed(struct gantry_comm *comm, const unsigned char *needs)
-{
-	int n = comm->nranks, me = comm->rank;
-
-	for (int i = 0; i < n * n; i++)
-		if (needs[i] == NEED_WHAT_IS_NOT_ALLOWED)
-			FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-				 "rank %d cannot map the window of rank %d (%s), and transport \"%s\" leaves out net; "
-				 "memory "
-				 "from gantry_mem_alloc can be mapped",
-				 i / n, i % n, comm->infos[i % n].host_name, comm->transport);
-	for (int peer = 0; peer < n; peer++) {
-		if (peer == me)
-			continue;
-		if (needs[me * n + peer] || needs[peer * n + me])
-			TRY_NOW(make_net(comm));
-		if (needs[me * n + peer])
-			TRY_NOW(open_end(comm, peer, 1));
-		if (needs[peer * n + me])
-			TRY_NOW(open_end(comm, peer, 0));
-	}
-	return connect_all(comm);
-}
-
 /* ---- registering ---- */
 
-static gantry_result describe(struct gantry_comm *comm, void *ptr, size_t size, struct offer *ret_offer,
-			      struct gantry_mem_info *ret_info)
+/* What the others' kernels look at before they copy into the window of that slot. */
+static gantry_result show_window(struct gantry_comm *comm, uint32_t slot, uint64_t number)
 {
-	struct gantry_device *d = comm->device;
+	uint64_t *at = &comm->onesided->block->windows[slot];
 
-	memset(ret_info, 0, sizeof(*ret_info));
-	ret_offer->size = size;
-	ret_offer->address = (uint64_t)(uintptr_t)ptr;
-	ret_offer->block = comm->onesided->handle;
-	if (size)
-		TRY_NOW(d->ops->pointer(d, ptr, ret_info));
-	if (size && ret_info->kind == GANTRY_MEM_PAGEABLE)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: %s does not reach the memory at %p", d->name,
-			 ptr);
-	/* Without network and transport there is nobody to export it to. */
-	if (size && ret_info->exportable && ret_info->base &&
-	    d->ops->ipc_export(d, ret_info->base, ret_info->size, &ret_offer->memory) == GANTRY_OK) {
-		ret_offer->exported = 1;
-		ret_offer->from_handle = (uint64_t)((char *)ptr - (char *)ret_info->base);
-	}
-	ret_offer->ok = 1;
+	if (!gantry_traits(comm->device)->cpu_reads_memory)
+		return comm->device->ops->copy(comm->device, at, &number, sizeof(number));
+	store_seq(at, number);
 	return GANTRY_OK;
+}
+
+static gantry_result choose_slot(struct gantry_comm *comm, uint32_t *ret_slot)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_onesided *o = comm->onesided;
+	unsigned char *used = calloc(1, ONESIDED_WINDOWS);
+	uint32_t slot = 0;
+
+	if (!used)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a window");
+	onesided_mu_lock(&o->mu);
+	gantry_list_each_entry (w, &o->windows, struct gantry_window, node)
+		used[w->slot] = 1;
+	onesided_mu_unlock(&o->mu);
+	while (slot < ONESIDED_WINDOWS && used[slot])
+		slot++;
+	if (slot == ONESIDED_WINDOWS)
+		FAIL(GANTRY_ERR_LIMIT, "gantry_window_register: %d windows are registered, there are no more",
+		     ONESIDED_WINDOWS);
+	*ret_slot = slot;
+out:
+	free(used);
+	return r;
 }
 
 static gantry_result choose_transports(struct gantry_comm *comm)
@@ -408,78 +252,164 @@ static gantry_result choose_transports(struct gantry_comm *comm)
 	return GANTRY_OK;
 }
 
-/* The two exchanges. */
-static gantry_result agree_on_window(struct gantry_comm *comm, struct gantry_window *w, const struct offer *mine)
+/* This rank's part of the window. Nothing after it fails but the exchange itself. */
+static gantry_result prepare(struct gantry_comm *comm, struct gantry_window *w, void *ptr, size_t size,
+			     struct offer *ret_offer)
+{
+	struct gantry_device *d = comm->device;
+	struct gantry_mem_info info = {0};
+
+	TRY_NOW(make_onesided(comm));
+	TRY_NOW(choose_transports(comm));
+	if (size && !ptr)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: %zu bytes at NULL", size);
+	if (size)
+		TRY_NOW(d->ops->pointer(d, ptr, &info));
+	if (size && info.kind == GANTRY_MEM_PAGEABLE)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: %s does not reach the memory at %p", d->name,
+			 ptr);
+	TRY_NOW(choose_slot(comm, &w->slot));
+	w->base = ptr;
+	w->size = size;
+	w->cpu_writes = info.kind != GANTRY_MEM_DEVICE || gantry_traits(d)->cpu_reads_memory;
+	TRY_NOW(show_window(comm, w->slot, w->number));
+	ret_offer->size = size;
+	ret_offer->slot = w->slot;
+	ret_offer->address = (uint64_t)(uintptr_t)ptr;
+	ret_offer->block = comm->onesided->handle;
+	/* Without network and transport there is nothing to export it to. */
+	if (size && info.exportable && info.base &&
+	    d->ops->ipc_export(d, info.base, info.size, &ret_offer->memory) == GANTRY_OK) {
+		ret_offer->exported = 1;
+		ret_offer->from_handle = (uint64_t)((char *)ptr - (char *)info.base);
+	}
+	return GANTRY_OK;
+}
+
+/* What the others offer. All ranks find the same. */
+static gantry_result take_offers(struct gantry_comm *comm, struct gantry_window *w, const struct offer *all)
+{
+	for (int i = 0; i < comm->nranks; i++)
+		if (all[i].result != GANTRY_OK)
+			FAIL_NOW(all[i].result < GANTRY_RESULT_COUNT ? (gantry_result)all[i].result
+								     : GANTRY_ERR_PROTOCOL,
+				 "gantry_window_register failed on rank %d (%s): %s", i, comm->infos[i].host_name,
+				 gantry_result_text((gantry_result)all[i].result));
+	for (int i = 0; i < comm->nranks; i++) {
+		struct window_peer *p = &w->peers[i];
+
+		if (all[i].slot >= ONESIDED_WINDOWS || all[i].number != w->number)
+			FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d offers window %u in slot %u, here it is window %u", i,
+				 all[i].number, all[i].slot, w->number);
+		p->size = all[i].size;
+		p->slot = all[i].slot;
+		p->exported = all[i].exported != 0;
+		p->address = all[i].address;
+		p->from_handle = all[i].from_handle;
+		p->handle = all[i].memory;
+		comm->onesided->peers[i].handle = all[i].block;
+	}
+	return GANTRY_OK;
+}
+
+/* Where the network is left out, every pair must be able to map: known beforehand, and on all ranks. */
+static gantry_result check_pairs(struct gantry_comm *comm, const struct gantry_window *w, struct offer *all)
+{
+	struct offer mine = {0};
+
+	if (onesided_allows_net(comm))
+		return GANTRY_OK;
+	for (int i = 0; i < comm->nranks && !mine.result; i++)
+		if (!onesided_could_map(comm, &w->peers[i], i))
+			mine = (struct offer){.result = GANTRY_ERR_UNREACHABLE, .number = (uint32_t)i};
+	TRY_NOW(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
+	for (int i = 0; i < comm->nranks; i++)
+		if (all[i].result && all[i].number < (uint32_t)comm->nranks)
+			FAIL_NOW(GANTRY_ERR_UNREACHABLE,
+				 "rank %d cannot map the window of rank %u (%s), and transport \"%s\" leaves out net; "
+				 "memory from gantry_mem_alloc can be mapped",
+				 i, all[i].number, comm->infos[all[i].number].host_name, comm->transport);
+	return GANTRY_OK;
+}
+
+/* *ret_lost: the exchange itself failed, and with it the communicator. */
+static gantry_result agree_on_window(struct gantry_comm *comm, struct gantry_window *w, const struct offer *mine,
+				     int *ret_lost)
 {
 	gantry_result r = GANTRY_OK;
-	size_t n = (size_t)comm->nranks;
-	struct offer *all = calloc(n, sizeof(*all));
-	unsigned char *needs = calloc(n + 1, n);
+	struct offer *all = calloc((size_t)comm->nranks, sizeof(*all));
 
-	if (!all || !needs)
+	*ret_lost = 1;
+	if (!all)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a window of %d ranks", comm->nranks);
 	TRY(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
-	for (int i = 0; i < comm->nranks; i++)
-		if (!all[i].ok)
-			FAIL(GANTRY_ERR_INVALID, "gantry_window_register: the arguments of rank %d are wrong", i);
-	TRY(choose_transports(comm));
-	for (int i = 0; i < comm->nranks; i++) {
-		TRY(map_window(comm, w, i, &all[i]));
-		needs[n * n + (size_t)i] = (unsigned char)need_of(comm, w, i);
-	}
-	TRY(gantry_ctl_allgather(comm->ctl, needs + n * n, n, needs));
-	TRY(connect_needed(comm, needs));
+	*ret_lost = 0;
+	TRY(take_offers(comm, w, all));
+	r = check_pairs(comm, w, all);
+	*ret_lost = r != GANTRY_OK && r != GANTRY_ERR_UNREACHABLE;
 out:
 	free(all);
-	free(needs);
 	return r;
 }
 
+/* Peers' mappings stay until kernels of this rank that may use them have ended. */
 static void window_free(struct gantry_comm *comm, struct gantry_window *w)
 {
 	for (int i = 0; w && i < comm->nranks; i++)
 		if (w->peers[i].opened)
-			comm->device->ops->ipc_close(comm->device, w->peers[i].opened);
+			comm_memory_retire(comm, w->peers[i].opened);
 	free(w);
 }
 
-static gantry_result register_window(struct gantry_comm *comm, void *ptr, size_t size,
-				     struct gantry_window **ret_window)
+/* No put finds it from here on. *ret_incoming: puts that were on their way into it. */
+static void withdraw(struct gantry_comm *comm, struct gantry_window *w, uint32_t *ret_incoming)
 {
-	gantry_result r = GANTRY_OK;
+	struct comm_onesided *o = comm->onesided;
+
+	onesided_mu_lock(&o->mu);
+	gantry_list_remove(&w->node);
+	*ret_incoming = w->incoming;
+	onesided_mu_unlock(&o->mu);
+	if (o->block)
+		show_window(comm, w->slot, 0);
+}
+
+static gantry_result register_window(struct gantry_comm *comm, void *ptr, size_t size,
+				     struct gantry_window **ret_window, int *ret_lost)
+{
+	gantry_result r = GANTRY_OK, own;
 	struct offer mine = {0};
-	struct gantry_mem_info info;
+	struct comm_onesided *o;
+	uint32_t incoming;
 	struct gantry_window *w = calloc(1, sizeof(*w) + (size_t)comm->nranks * sizeof(w->peers[0]));
 
+	*ret_lost = 1;
 	if (!w)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a window");
 	if (!comm->onesided)
-		TRY(make_onesided(comm));
-	w->number = ++comm->onesided->last_number; /* also of a call that fails: all ranks count alike */
-	if (size && !ptr)
-		r = gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-				"gantry_window_register: %zu bytes at NULL", size);
-	else
-		r = describe(comm, ptr, size, &mine, &info);
-	if (r != GANTRY_OK) { /* the others wait for this rank's word */
-		agree_on_window(comm, w, &mine);
-		goto out;
+		TRY(alloc_onesided(comm));
+	o = comm->onesided;
+	gantry_list_init(&w->node);
+	onesided_mu_lock(&o->mu);
+	w->number = ++o->last_number; /* also of a call that fails: all ranks count alike */
+	onesided_mu_unlock(&o->mu);
+	mine.number = w->number;
+	own = prepare(comm, w, ptr, size, &mine);
+	mine.result = own;
+	if (own == GANTRY_OK) { /* before the others know that it is there: puts may come as soon as they do */
+		onesided_mu_lock(&o->mu);
+		gantry_list_append(&o->windows, &w->node);
+		onesided_mu_unlock(&o->mu);
 	}
-	w->base = ptr;
-	w->cpu_writes = info.kind != GANTRY_MEM_DEVICE || gantry_traits(comm->device)->cpu_reads_memory;
-	/* Before the others know that it is there: puts may come as soon as all are connected. */
-	w->peers[comm->rank].size = size;
-	onesided_mu_lock(&comm->onesided->mu);
-	gantry_list_append(&comm->onesided->windows, &w->node);
-	onesided_mu_unlock(&comm->onesided->mu);
-	r = agree_on_window(comm, w, &mine);
+	r = agree_on_window(comm, w, &mine, ret_lost);
 	if (r == GANTRY_OK) {
 		*ret_window = w;
 		return GANTRY_OK;
 	}
-	onesided_mu_lock(&comm->onesided->mu);
-	gantry_list_remove(&w->node);
-	onesided_mu_unlock(&comm->onesided->mu);
+	if (own == GANTRY_OK)
+		withdraw(comm, w, &incoming);
+	if (!*ret_lost && own != GANTRY_OK)
+		r = own;
 out:
 	window_free(comm, w);
 	return r;
@@ -489,13 +419,15 @@ gantry_result gantry_window_register(struct gantry_comm *comm, void *ptr, size_t
 				     struct gantry_window **ret_window)
 {
 	gantry_result r;
+	int lost;
 
 	if (!comm || !ret_window)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: no communicator, or nowhere to put the window");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: no communicator, or ret_window is NULL");
 	TRY_NOW(comm_ready(comm, "gantry_window_register"));
-	r = register_window(comm, ptr, size, ret_window);
+	comm_memory_reap(comm);
+	r = register_window(comm, ptr, size, ret_window, &lost);
 	/* What all ranks have found alike leaves them as they were. */
-	if (r != GANTRY_OK && r != GANTRY_ERR_INVALID && r != GANTRY_ERR_UNREACHABLE)
+	if (r != GANTRY_OK && lost)
 		comm_fail_for_cause(comm, r, comm_error_about(comm, r, -1), gantry_last_error());
 	return r;
 }
@@ -531,40 +463,61 @@ out:
 	return r;
 }
 
-static void close_end(struct comm_conn *cc)
-{
-	if (cc->stage == CONN_NONE)
-		return;
-	gantry_put_close(&cc->c);
-	gantry_proxy_conn_destroy(cc->c.proxy);
-	cc->stage = CONN_NONE;
-}
-
 /* After an error: the network lets go of windows before their owner frees them. */
 static void close_receives(struct gantry_comm *comm)
 {
+	struct comm_onesided *o = comm->onesided;
+
 	comm_onesided_stop(comm);
+	onesided_mu_lock(&o->mu);
 	for (int i = 0; i < comm->nranks; i++)
-		close_end(&comm->onesided->peers[i].recv);
+		onesided_close_end(&o->peers[i].recv);
+	onesided_mu_unlock(&o->mu);
 }
 
+bool comm_window_is_registered(struct gantry_comm *comm, const struct gantry_window *window)
+{
+	struct comm_onesided *o = comm->onesided;
+	bool found = false;
+
+	if (!o)
+		return false;
+	onesided_mu_lock(&o->mu);
+	gantry_list_each_entry (w, &o->windows, struct gantry_window, node)
+		found |= w == window;
+	onesided_mu_unlock(&o->mu);
+	return found;
+}
+
+/*
+ * Local. The memory is the caller's again when this returns: nothing of the network writes into it. A put that is on its
+ * way into the window is a mistake of the program; its connection is closed, and the communicator fails.
+ */
 gantry_result gantry_window_deregister(struct gantry_comm *comm, struct gantry_window *window)
 {
-	gantry_result r;
+	gantry_result r = GANTRY_OK;
+	uint32_t incoming = 0;
+	char text[COMM_ERROR_TEXT];
 
 	if (!comm)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_deregister: no communicator");
 	if (!window)
 		return GANTRY_OK;
-	r = comm_drain(comm);
-	if (r == GANTRY_OK)
-		r = comm_onesided_flush(comm);
-	if (r != GANTRY_OK)
+	if (!comm_window_is_registered(comm, window))
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "gantry_window_deregister: %p is not a registered window of this communicator",
+			 (void *)window);
+	withdraw(comm, window, &incoming);
+	if (incoming && comm_check(comm) == GANTRY_OK) {
+		snprintf(text, sizeof(text), "window %u was deregistered while %s into it %s not complete",
+			 window->number, COUNT_TEXT((int)incoming, "put"), incoming == 1 ? "was" : "were");
+		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "%s", text);
+		comm_fail(comm, r, comm->rank, text);
+	}
+	if (incoming || comm_check(comm) != GANTRY_OK)
 		close_receives(comm);
-	onesided_mu_lock(&comm->onesided->mu);
-	gantry_list_remove(&window->node);
-	onesided_mu_unlock(&comm->onesided->mu);
 	window_free(comm, window);
+	comm_memory_reap(comm);
 	return r;
 }
 
@@ -577,20 +530,16 @@ void *gantry_window_ptr(const struct gantry_window *window)
 
 void comm_onesided_stop(struct gantry_comm *comm)
 {
-	if (comm->onesided && comm->onesided->group) {
-		gantry_proxy_group_destroy(comm->onesided->group);
-		comm->onesided->group = NULL;
-	}
-}
+	struct comm_onesided *o = comm->onesided;
 
-static void peer_free(struct gantry_comm *comm, int rank)
-{
-	struct onesided_peer *p = &comm->onesided->peers[rank];
-
-	close_end(&p->send);
-	close_end(&p->recv);
-	if (p->block && rank != comm->rank)
-		comm->device->ops->ipc_close(comm->device, p->block);
+	if (!o)
+		return;
+	onesided_mu_lock(&o->mu);
+	o->is_open = 0;
+	onesided_mu_unlock(&o->mu);
+	gantry_proxy_group_destroy(o->group);
+	o->group = NULL;
+	store_release(&o->receives, 0);
 }
 
 void comm_onesided_free(struct gantry_comm *comm)
@@ -603,9 +552,15 @@ void comm_onesided_free(struct gantry_comm *comm)
 	onesided_mu_lock(&o->mu);
 	gantry_list_each_entry_safe (w, &o->windows, struct gantry_window, node)
 		window_free(comm, w);
+	for (int i = 0; i < comm->nranks; i++) {
+		struct onesided_peer *p = &o->peers[i];
+
+		onesided_close_end(&p->send);
+		onesided_close_end(&p->recv);
+		if (p->block && i != comm->rank)
+			d->ops->ipc_close(d, p->block);
+	}
 	onesided_mu_unlock(&o->mu);
-	for (int i = 0; o->peers && i < comm->nranks; i++)
-		peer_free(comm, i);
 	free(o->peers);
 	/* A rank on another GPU of this process may still store there, where no mapping of its own keeps the memory. */
 	if (gantry_traits(d)->cpu_reads_memory || comm_check(comm) == GANTRY_OK)

@@ -38,15 +38,28 @@ DEV int put_wait(const struct gantry_put *p)
 	return aborted;
 }
 
+/* The owner has deregistered the window: nothing is copied there. The same on all lanes. */
+DEV int put_is_late(const struct gantry_put *p)
+{
+	uint64_t late = 0;
+
+	if (dev_lane() == 0)
+		late = dev_load((uint64_t *)p->window) != p->number;
+	return (int)dev_bcast(late);
+}
+
 DEV void k_put(const struct gantry_put_args *a)
 {
-	int aborted = a->after && k_after(a->after, a->after_value);
+	int aborted = a->after && k_after(a->after, a->after_value), late = 0;
 	uint64_t i;
 
-	for (i = 0; i < a->n && !aborted; i++) {
+	for (i = 0; i < a->n && !aborted && !late; i++) {
 		const struct gantry_put *p = &a->puts[i];
 
 		if (p->bytes) {
+			late = put_is_late(p);
+			if (late)
+				continue;
 			dev_copy(p->to, p->from, p->bytes);
 			dev_barrier();
 		}
@@ -58,8 +71,8 @@ DEV void k_put(const struct gantry_put_args *a)
 	}
 	if (dev_lane() != 0)
 		return;
-	if (aborted)
-		k_end_failed(a->result, GANTRY_ERR_ABORTED);
+	if (aborted || late)
+		k_end_failed(a->result, late ? GANTRY_ERR_USAGE : GANTRY_ERR_ABORTED);
 	dev_leave();
 	dev_fence(); /* the memory of puts may be used again */
 	dev_add(a->finished, 1);

@@ -135,6 +135,9 @@ struct gantry_put {
 		word; /* signal: the peer's word that shows `count`; wait: the own one that kernels of the peer write */
 	uint64_t *by_net;  /* wait: mapped, what this rank's proxy has raised for the peer; NULL: this is no wait */
 	uint64_t expected; /* wait: so many more than are taken */
+	/* Copy: where the owner of the memory says which window is registered there, and which one it has to be. */
+	const uint64_t *window;
+	uint64_t number;
 	struct gantry_eventcount *eventcount; /* signal: of the peer; NULL: it never sleeps */
 };
 

@@ -8,6 +8,8 @@
  * Receiving: a ring of receives, each for one message, in the order in which they are sent. What the next message is
  * follows from the header before it, so none is posted beyond a header that has not come.
  *
+ * First it accepts the sender's connection, and gets its ring.
+ *
  *   posted   the network has its buffer: the window itself where the network takes any memory and the CPU writes there;
  *            else the ring's own, registered memory
  *   moved    it has come, and what is not in place was copied, or its copy was queued
@@ -50,9 +52,10 @@ struct put_tx {
 struct put_rx {
 	void *request;
 	int is_head;
-	int last;      /* of its put */
-	int fenced;    /* its copy is over when the fence is reached */
-	int signal;    /* of the put */
+	int last;	 /* of its put */
+	int fenced;	 /* its copy is over when the fence is reached */
+	uint32_t window; /* of the put */
+	int signal;
 	char *to;      /* where it goes; data only */
 	char *buffer;  /* where it is received */
 	uint64_t size; /* data only */
@@ -72,12 +75,14 @@ struct put_conn {
 	struct put_tx tx[GANTRY_STEPS];
 	/* Receiving. */
 	const struct gantry_put_target *target; /* borrowed */
+	struct gantry_connect_info peer;	/* until it is connected */
 	struct put_rx rx[GANTRY_STEPS];
 	int awaits_head;
 	/* The put whose data is being received. */
 	char *to;
 	uint64_t left; /* bytes for which no receive is posted */
 	int cpu_writes, signal;
+	uint32_t window; /* 0: none, it has no data */
 };
 
 static char *head_of(const struct put_conn *p, uint64_t step)
@@ -193,7 +198,7 @@ static int lands_in_place(const struct put_conn *p)
 static gantry_result post_receive(struct put_conn *p, uint64_t step)
 {
 	struct gantry_net *net = p->link->context->net;
-	struct put_rx x = {.is_head = !p->left, .signal = p->signal};
+	struct put_rx x = {.is_head = !p->left, .signal = p->signal, .window = p->window};
 	void *data, *mr = p->ring_mr;
 	int tag = 0;
 
@@ -252,6 +257,7 @@ static gantry_result take_head(struct gantry_proxy_conn *pc, struct put_conn *p,
 	TRY_NOW(p->target->find(p->target->ctx, from, &h.put, &to, &p->cpu_writes));
 	p->awaits_head = 0;
 	p->signal = x->signal = h.put.signal;
+	p->window = x->window = h.put.bytes ? h.put.window : 0;
 	p->to = to;
 	p->left = h.put.bytes - h.inlined;
 	x->last = !p->left;
@@ -277,7 +283,7 @@ static gantry_result finish_message(struct gantry_proxy_conn *pc, struct put_con
 	if (x->fenced)
 		TRY_NOW(p->device->ops->fence_reached(p->device, GANTRY_COPY_IN, x->fence));
 	if (x->last)
-		p->target->arrived(p->target->ctx, pc->connector->peer->rank, x->signal);
+		p->target->arrived(p->target->ctx, pc->connector->peer->rank, x->window, x->signal);
 	return GANTRY_OK;
 }
 
@@ -305,9 +311,12 @@ static gantry_result advance(struct gantry_proxy_conn *pc, struct put_conn *p, i
 
 static gantry_result progress_recv(struct gantry_proxy_conn *pc, int *ret_worked)
 {
+	struct put_conn *p = pc->resources;
 	int worked;
 	gantry_result r;
 
+	if (!p->ring_mr)
+		TRY_NOW(gantry_put_connect(pc->connector, &p->peer));
 	do {
 		worked = 0;
 		r = advance(pc, pc->resources, &worked);
@@ -372,10 +381,12 @@ gantry_result gantry_put_connect(struct gantry_connector *c, const struct gantry
 
 	TRY_NOW(net_link_connect(c, p->link, peer, &info));
 	p->step = c->max_step = own_step(p) < info.max_step ? own_step(p) : info.max_step;
-	TRY_NOW(c->device->ops->alloc_mapped(c->device, GANTRY_STEPS * (PUT_HEAD + p->step), &host, &dev));
-	p->ring_host = host;
-	p->ring_dev = dev;
-	TRY_NOW(net_link_register(p->link, host, GANTRY_STEPS * (PUT_HEAD + p->step), GANTRY_NET_PTR_HOST,
+	if (!p->ring_host) {
+		TRY_NOW(c->device->ops->alloc_mapped(c->device, GANTRY_STEPS * (PUT_HEAD + p->step), &host, &dev));
+		p->ring_host = host;
+		p->ring_dev = dev;
+	}
+	TRY_NOW(net_link_register(p->link, p->ring_host, GANTRY_STEPS * (PUT_HEAD + p->step), GANTRY_NET_PTR_HOST,
 				  &p->ring_mr));
 	if (!c->send)
 		return GANTRY_OK;
@@ -385,6 +396,11 @@ gantry_result gantry_put_connect(struct gantry_connector *c, const struct gantry
 	c->conn.eventcount = c->proxy_eventcount;
 	c->any_memory = p->link->context->any_memory;
 	return GANTRY_OK;
+}
+
+void gantry_put_accept(struct gantry_connector *c, const struct gantry_connect_info *peer)
+{
+	((struct put_conn *)c->resources)->peer = *peer;
 }
 
 int gantry_put_has_room(const struct gantry_connector *c)

@@ -25,8 +25,8 @@ struct gantry_put_target {
 	/* Where it goes; cpu_writes: the CPU can. Fails if it does not fit, naming the rank. */
 	gantry_result (*find)(void *ctx, int from, const struct gantry_put_request *put, char **ret_at,
 			      int *ret_cpu_writes);
-	/* All of it is in place. */
-	void (*arrived)(void *ctx, int from, int signal);
+	/* All of it is in place. window: the one that find was asked for; 0: it had no data. */
+	void (*arrived)(void *ctx, int from, uint32_t window, int signal);
 	void *ctx;
 };
 
@@ -35,7 +35,9 @@ enum { GANTRY_PUT_REQUESTS = 512 };
 /* Of a connector with its proxy half, in the place of a transport's setup; target: of a receiving end, borrowed. */
 gantry_result gantry_put_setup(struct gantry_connector *c, const struct gantry_put_target *target,
 			       struct gantry_connect_info *ret_info);
-/* AGAIN: not yet. Fills in c->conn, c->max_step and c->any_memory of a sending end. */
+/* The next step of a receiving end: its operation may be appended, and connects it first. */
+void gantry_put_accept(struct gantry_connector *c, const struct gantry_connect_info *peer);
+/* Of a sending end. AGAIN: not yet. Fills in c->conn, c->max_step and c->any_memory. */
 gantry_result gantry_put_connect(struct gantry_connector *c, const struct gantry_connect_info *peer);
 /* Before the operation is appended, and if there is room: for as many as a launch has, up to half of GANTRY_PUT_REQUESTS. */
 int gantry_put_has_room(const struct gantry_connector *c);

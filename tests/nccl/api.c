@@ -592,7 +592,15 @@ static void case_window(void)
 	EQ(nccl.PutSignal(in, 4, 12, next, window, 8, 0, 0, 0, comm, NULL), INVALID_ARGUMENT);
 	TRUE(nccl.PutSignal(in, 4, INT32, next, window, 17, 0, 0, 0, comm, NULL) != SUCCESS);
 	EQ(nccl.Signal(N, 0, 0, 0, comm, NULL), INVALID_ARGUMENT);
-	OK(nccl.CommWindowDeregister(comm, window));
+	/* Local: rank 0 goes first, the others reduce meanwhile. */
+	if (R == 0)
+		OK(nccl.CommWindowDeregister(comm, window));
+	in[0] = 1;
+	OK(nccl.AllReduce(in, in, 1, INT32, SUM, comm, NULL));
+	EQ(in[0], N);
+	if (R != 0)
+		OK(nccl.CommWindowDeregister(comm, window));
+	EQ(nccl.CommWindowDeregister(comm, window), INVALID_ARGUMENT);
 	OK(nccl.CommDestroy(comm));
 }
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided: windows, put, signal, wait, notifications; ranks as threads, all transports. Every byte is checked. */
+#include "base/atomic.h"
+#include "comm/onesided.h"
 #include "comm_world.h"
+#include "device/device.h"
 
 enum { GUARD = 64, ROUNDS = 3 };
 
@@ -222,7 +225,7 @@ TEST(wrong_arguments)
 	run_all(rank_wrong_arguments);
 }
 
-/* Puts that nobody waits for have arrived when the window is deregistered. */
+/* Puts that nobody waits for have arrived when the communicator is destroyed. */
 static void rank_flushed(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 			 struct gantry_stream *s)
 {
@@ -236,10 +239,9 @@ static void rank_flushed(struct world *w, int rank, struct gantry_comm *comm, st
 	pattern_fill(out, size, (uint64_t)rank);
 	for (int p = 0; p < n; p++)
 		CHECK_OK(gantry_put(out, size, p, window, size * (size_t)rank, GANTRY_NO_SIGNAL, comm, s));
-	CHECK_OK(gantry_window_deregister(comm, window));
+	CHECK_OK(gantry_comm_destroy(comm));
 	for (int p = 0; p < n; p++)
 		CHECK_PATTERN(mine + size * (size_t)p, size, (uint64_t)p);
-	CHECK_OK(gantry_comm_destroy(comm));
 	free(mine);
 	free(out);
 }
@@ -247,6 +249,292 @@ static void rank_flushed(struct world *w, int rank, struct gantry_comm *comm, st
 TEST(flushed)
 {
 	run_all(rank_flushed);
+}
+
+/* ---- deregistering is local ---- */
+
+static pthread_barrier_t ranks; /* of run_all's threads: order that the communicator knows nothing of */
+static uint32_t step;
+
+static void run_ordered(void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+				     struct gantry_stream *s),
+			int n)
+{
+	static const char *const transports[] = {"p2p", "shm", "net"};
+	struct world w = {.body = body, .nranks = n};
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	for (int t = 0; t < 3; t++) {
+		w.transport = transports[t];
+		store_release(&step, 0);
+		pthread_barrier_init(&ranks, NULL, (unsigned)n);
+		world_threads(&w, NULL);
+		pthread_barrier_destroy(&ranks);
+	}
+}
+
+static void check_sum(int rank, int n, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	int32_t sum = rank + 1;
+
+	CHECK_OK(gantry_all_reduce(&sum, &sum, 1, GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s));
+	finish(dev, comm, s);
+	CHECK_EQ(sum, n * (n + 1) / 2);
+}
+
+/* Rank 0 deregisters before the others do anything; one that never does leaves it to destroy. */
+static void rank_alone(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		       struct gantry_stream *s)
+{
+	int n = w->nranks, next = (rank + 1) % n;
+	struct gantry_signal_wait wait = {.count = 1, .peer = (rank + n - 1) % n, .signal = 0};
+	struct gantry_window *window;
+	uint64_t mine = 0, value = (uint64_t)rank + 1;
+
+	CHECK_OK(gantry_window_register(comm, &mine, sizeof(mine), &window));
+	CHECK_OK(gantry_put(&value, sizeof(value), next, window, 0, 0, comm, s));
+	CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+	finish(dev, comm, s);
+	CHECK_EQ(mine, (uint64_t)wait.peer + 1);
+	if (rank == 0) {
+		CHECK_OK(gantry_window_deregister(comm, window));
+		CHECK_RESULT(gantry_window_deregister(comm, window), GANTRY_ERR_INVALID);
+		CHECK_RESULT(gantry_put(&value, 8, next, window, 0, 0, comm, s), GANTRY_ERR_INVALID);
+		store_release(&step, 1);
+	}
+	UNTIL(load_acquire(&step));
+	check_sum(rank, n, comm, dev, s);
+	if (rank == 1)
+		CHECK_OK(gantry_window_deregister(comm, window));
+	check_sum(rank, n, comm, dev, s);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(deregister_is_local)
+{
+	run_ordered(rank_alone, 3);
+}
+
+/* Rank 0 deregisters, then splits; the others split, then deregister. */
+static void rank_crossed(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			 struct gantry_stream *s)
+{
+	struct gantry_comm *half = NULL;
+	struct gantry_window *window;
+	char mine[64] = {0};
+
+	CHECK_OK(gantry_window_register(comm, mine, sizeof(mine), &window));
+	if (rank == 0)
+		CHECK_OK(gantry_window_deregister(comm, window));
+	CHECK_OK(gantry_comm_split(comm, 0, rank, NULL, &half));
+	if (rank != 0)
+		CHECK_OK(gantry_window_deregister(comm, window));
+	check_sum(rank, w->nranks, half, dev, s);
+	check_sum(rank, w->nranks, comm, dev, s);
+	CHECK_OK(gantry_comm_destroy(half));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(deregister_across_split)
+{
+	run_ordered(rank_crossed, 2);
+}
+
+/*
+ * Rank 0 puts into a window that rank 1 has deregistered: one of them finds out, and nothing is written. size: in a header's
+ * message, and in messages of its own.
+ */
+static size_t late_size;
+
+static void rank_late(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *s)
+{
+	unsigned char *mine = malloc(late_size), *out = calloc(1, late_size);
+	int by_net = strcmp(w->transport, "net") == 0;
+	struct gantry_window *window;
+	char text[256];
+
+	memset(mine, 0xee, late_size);
+	CHECK_OK(gantry_window_register(comm, mine, late_size, &window));
+	if (rank == 1)
+		CHECK_OK(gantry_window_deregister(comm, window));
+	meet(dev, comm, s);
+	if (rank == 0)
+		CHECK_OK(gantry_put(out, late_size, 1, window, 0, 0, comm, s));
+	if (rank == by_net) {
+		UNTIL(gantry_comm_error(comm, NULL, text, sizeof(text)) != GANTRY_OK);
+		CHECK_RESULT(gantry_comm_error(comm, NULL, NULL, 0), GANTRY_ERR_USAGE);
+		CHECK(strstr(text, "deregistered") != NULL);
+	}
+	pthread_barrier_wait(&ranks);
+	if (rank == 1)
+		CHECK_FILLED(mine, late_size, 0xee);
+	gantry_comm_destroy(comm);
+	free(mine);
+	free(out);
+}
+
+TEST(put_after_deregister)
+{
+	late_size = 100;
+	run_ordered(rank_late, 2);
+	late_size = 300001;
+	run_ordered(rank_late, 2);
+}
+
+/* A put is on its way when its window is deregistered: nothing is written from then on, whatever becomes of the put. */
+static uint32_t incoming_of(struct gantry_comm *comm, const struct gantry_window *window)
+{
+	uint32_t n;
+
+	onesided_mu_lock(&comm->onesided->mu);
+	n = window->incoming;
+	onesided_mu_unlock(&comm->onesided->mu);
+	return n;
+}
+
+static void rank_under_put(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			   struct gantry_stream *s)
+{
+	size_t size = 8 << 20;
+	unsigned char *mine = calloc(1, size), *copy = malloc(size);
+	struct gantry_window *window;
+	gantry_result r;
+
+	(void)w;
+	CHECK_OK(gantry_window_register(comm, mine, size, &window));
+	if (rank == 0) {
+		memset(copy, 0xee, size);
+		CHECK_OK(gantry_put(copy, size, 1, window, 0, GANTRY_NO_SIGNAL, comm, s));
+		gantry_stream_sync(dev, s);
+	} else {
+		UNTIL(load_acquire(&comm->onesided->peers[0].arrived) || incoming_of(comm, window));
+		r = gantry_window_deregister(comm, window);
+		CHECK(r == GANTRY_OK || r == GANTRY_ERR_USAGE);
+		CHECK_RESULT(gantry_comm_error(comm, NULL, NULL, 0), r);
+		memcpy(copy, mine, size);
+	}
+	pthread_barrier_wait(&ranks);
+	if (rank == 1)
+		CHECK(memcmp(copy, mine, size) == 0);
+	gantry_comm_destroy(comm);
+	free(mine);
+	free(copy);
+}
+
+TEST(deregister_under_put)
+{
+	struct world w = {.body = rank_under_put, .nranks = 2, .transport = "net"};
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	for (int i = 0; i < 5; i++) {
+		pthread_barrier_init(&ranks, NULL, 2);
+		world_threads(&w, NULL);
+		pthread_barrier_destroy(&ranks);
+	}
+}
+
+/* What one rank cannot do all learn, with its code, and the communicator goes on. */
+static const struct gantry_device_ops *host_ops;
+static _Thread_local int no_memory;
+
+static gantry_result failing_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
+{
+	return no_memory ? GANTRY_ERR_NOMEM : host_ops->alloc(dev, size, ret_ptr);
+}
+
+static void rank_without_memory(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+				struct gantry_stream *s)
+{
+	struct gantry_window *window = NULL;
+	struct gantry_device_ops ops;
+	char mine[64] = {0};
+
+	pthread_barrier_wait(&ranks); /* all are made */
+	if (rank == 0) {
+		host_ops = dev->ops;
+		ops = *host_ops;
+		ops.alloc = failing_alloc;
+		dev->ops = &ops;
+		no_memory = 1;
+	}
+	pthread_barrier_wait(&ranks);
+	CHECK_RESULT(gantry_window_register(comm, mine, sizeof(mine), &window), GANTRY_ERR_NOMEM);
+	CHECK(!window);
+	if (rank)
+		CHECK(strstr(gantry_last_error(), "rank 0") != NULL);
+	no_memory = 0;
+	check_sum(rank, w->nranks, comm, dev, s);
+	CHECK_OK(gantry_window_register(comm, mine, sizeof(mine), &window));
+	if (rank == 0)
+		CHECK_OK(gantry_put("hello", 5, 1, window, 1, 0, comm, s));
+	if (rank == 1) {
+		struct gantry_signal_wait wait = {.count = 1, .peer = 0, .signal = 0};
+
+		CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+		finish(dev, comm, s);
+		CHECK(memcmp(mine, "\0hello", 7) == 0);
+	}
+	pthread_barrier_wait(&ranks);
+	if (rank == 0)
+		dev->ops = host_ops;
+	pthread_barrier_wait(&ranks);
+	CHECK_OK(gantry_window_deregister(comm, window));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(register_fails_alike)
+{
+	run_ordered(rank_without_memory, 2);
+}
+
+/* A window that nothing is put into takes no memory but that of signals: 16 words per rank and the block. */
+static uint64_t got;
+
+static gantry_result counting_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device)
+{
+	fetch_add_relaxed(&got, size);
+	return host_ops->alloc_mapped(dev, size, ret_host, ret_device);
+}
+
+static gantry_result counting_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
+{
+	fetch_add_relaxed(&got, size);
+	return host_ops->alloc(dev, size, ret_ptr);
+}
+
+static void rank_unused(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			struct gantry_stream *s)
+{
+	struct gantry_window *window;
+	struct gantry_device_ops ops;
+	char mine[64] = {0};
+
+	pthread_barrier_wait(&ranks); /* all are made */
+	if (rank == 0) {
+		host_ops = dev->ops;
+		ops = *host_ops;
+		ops.alloc = counting_alloc;
+		ops.alloc_mapped = counting_mapped;
+		dev->ops = &ops;
+		store_relaxed(&got, 0);
+	}
+	pthread_barrier_wait(&ranks);
+	CHECK_OK(gantry_window_register(comm, mine, sizeof(mine), &window));
+	pthread_barrier_wait(&ranks);
+	if (rank == 0) {
+		CHECK(load_relaxed(&got) < (uint64_t)w->nranks << 16);
+		dev->ops = host_ops;
+	}
+	pthread_barrier_wait(&ranks);
+	CHECK_OK(gantry_window_deregister(comm, window));
+	check_sum(rank, w->nranks, comm, dev, s);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(unused_windows_cost_nothing)
+{
+	run_ordered(rank_unused, 3);
 }
 
 /* Beside other traffic of the same communicator. */

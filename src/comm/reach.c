@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a rank reaches windows of the others: at the first put or signal to a peer, so that a window that collectives alone
+ * use costs nothing. The peer's caller does nothing for it. Memory that the peer offered is mapped here; where that cannot
+ * be, the two connect over the network: this rank asks by a call of the control plane, the peer's service thread opens a
+ * standing receive, and the progress thread there accepts.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "comm/onesided.h"
+#include "transport/ends.h"
+#include "transport/transport.h"
+
+/* ---- memory of a peer, mapped ---- */
+
+int onesided_is_near(const struct gantry_comm *comm, int peer)
+{
+	const struct gantry_peer_info *a = &comm->infos[comm->rank], *b = &comm->infos[peer];
+	const struct gantry_transport *t = comm->peers[peer].transport;
+
+	if (peer == comm->rank)
+		return 1;
+	if (t == &gantry_transport_shm) /* of a GPU: through host memory, and a window is none */
+		return a->device_kind == GANTRY_DEVICE_HOST && b->device_kind == GANTRY_DEVICE_HOST &&
+		       gantry_ends_see_each_other(a, b);
+	return t == &gantry_transport_p2p;
+}
+
+int onesided_allows_net(const struct gantry_comm *comm)
+{
+	const char *at = comm->transport;
+	char name[64];
+
+	if (!*at || strcmp(at, "auto") == 0)
+		return 1;
+	while (gantry_next_entry(&at, name, sizeof(name)))
+		if (strcmp(name, "net") == 0)
+			return 1;
+	return 0;
+}
+
+static int same_process(const struct gantry_comm *comm, int peer)
+{
+	return gantry_ends_same_process(&comm->infos[comm->rank], &comm->infos[peer]);
+}
+
+int onesided_could_map(const struct gantry_comm *comm, const struct window_peer *p, int peer)
+{
+	return onesided_is_near(comm, peer) && (!p->size || p->exported || same_process(comm, peer));
+}
+
+static void map_block(struct gantry_comm *comm, int peer)
+{
+	struct onesided_peer *p = &comm->onesided->peers[peer];
+	void *at = NULL;
+
+	if (p->mapped || !onesided_is_near(comm, peer))
+		return;
+	p->mapped = 1;
+	if (peer == comm->rank)
+		p->block = comm->onesided->block;
+	else if (comm->device->ops->ipc_open(comm->device, &p->handle, &at) == GANTRY_OK)
+		p->block = at;
+	else
+		LOG_INFO(COMM, "memory of rank %d cannot be mapped (%s): puts to it go over the network", peer,
+			 gantry_last_error());
+}
+
+static void map_window(struct gantry_comm *comm, struct window_peer *p, int peer)
+{
+	if (p->mapped || !comm->onesided->peers[peer].block || !onesided_could_map(comm, p, peer))
+		return;
+	p->mapped = 1;
+	if (same_process(comm, peer))
+		p->at = (char *)(uintptr_t)p->address;
+	else if (comm->device->ops->ipc_open(comm->device, &p->handle, &p->opened) == GANTRY_OK)
+		p->at = (char *)p->opened + p->from_handle;
+	else
+		LOG_INFO(COMM, "a window of rank %d cannot be mapped (%s): puts to it go over the network", peer,
+			 gantry_last_error());
+}
+
+/* ---- connections over the network ---- */
+
+static gantry_result make_states(struct gantry_comm *comm)
+{
+	struct comm_onesided *o = comm->onesided;
+	struct gantry_device *d = comm->device;
+	void *p = NULL, *dev = NULL;
+
+	if (!o->states) {
+		TRY_NOW(d->ops->alloc_mapped(d, (size_t)comm->nranks * sizeof(*o->states), &p, &dev));
+		o->states_dev = dev;
+		store_release(&o->states, p); /* comm_onesided_count looks */
+	}
+	if (!o->conns_dev) {
+		TRY_NOW(d->ops->alloc(d, (size_t)comm->nranks * sizeof(*o->conns_dev), &p));
+		o->conns_dev = p;
+	}
+	return GANTRY_OK;
+}
+
+static gantry_result open_end(struct gantry_comm *comm, int peer, struct comm_conn *cc, int send,
+			      struct gantry_connect_info *ret_info)
+{
+	struct comm_onesided *o = comm->onesided;
+	struct gantry_connector *c = &cc->c;
+
+	memset(cc, 0, sizeof(*cc));
+	c->transport = &gantry_transport_net;
+	c->device = comm->device;
+	c->me = &comm->infos[comm->rank];
+	c->peer = &comm->infos[peer];
+	c->comm_id = comm->id;
+	c->send = send;
+	c->standing = 1;
+	c->channel = 0;
+	c->nchannels = 1;
+	c->nranks = comm->nranks;
+	c->traffic_class = comm->life.traffic_class;
+	c->eventcount = comm->eventcounts ? &comm->eventcounts[peer % comm->nchannels] : NULL;
+	c->state = send ? &o->states[peer] : NULL;
+	c->proxy_eventcount = comm->device->sleeps ? gantry_proxy_eventcount(comm->proxy) : NULL;
+	TRY_NOW(gantry_proxy_conn_create(comm->proxy, send ? comm->group : o->group, c, &c->proxy));
+	cc->stage = CONN_SETUP;
+	return gantry_put_setup(c, send ? NULL : &o->target, ret_info);
+}
+
+void onesided_close_end(struct comm_conn *cc)
+{
+	if (cc->stage == CONN_NONE)
+		return;
+	gantry_put_close(&cc->c);
+	gantry_proxy_conn_destroy(cc->c.proxy);
+	cc->stage = CONN_NONE;
+}
+
+/* The peer's service thread answers, and its progress thread accepts: neither waits for a call of its program. */
+static gantry_result connect_end(struct gantry_comm *comm, int peer, struct comm_conn *cc)
+{
+	struct gantry_connect_info mine;
+	size_t n = sizeof(cc->peer_info);
+	uint64_t start;
+	gantry_result r;
+
+	TRY_NOW(make_states(comm));
+	TRY_NOW(open_end(comm, peer, cc, 1, &mine));
+	TRY_NOW(gantry_ctl_call(comm->ctl, peer, COMM_CALL_PUT, &mine, sizeof(mine), &cc->peer_info, &n));
+	if (n != sizeof(cc->peer_info))
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d answered with %zu bytes, %zu were expected", peer, n,
+			 sizeof(cc->peer_info));
+	start = gantry_now_ns();
+	while ((r = gantry_put_connect(&cc->c, &cc->peer_info)) == GANTRY_AGAIN) {
+		TRY_NOW(comm_check(comm));
+		if (gantry_now_ns() - start > gantry_params()->connect_timeout)
+			FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d (%s) did not finish connecting for puts", peer,
+				 comm->infos[peer].host_name);
+		gantry_ctl_wait(comm->ctl, 200000);
+	}
+	TRY_NOW(r);
+	cc->c.conn.state = &comm->onesided->states_dev[peer];
+	cc->dev = &comm->onesided->conns_dev[peer];
+	TRY_NOW(comm->device->ops->copy(comm->device, cc->dev, &cc->c.conn, sizeof(cc->c.conn)));
+	cc->stage = CONN_READY;
+	return GANTRY_OK;
+}
+
+/* The network is needed: for the data, or for a signal that nothing else carries, or that must not overtake data. */
+static int needs_net(const struct gantry_comm *comm, const struct comm_call *call)
+{
+	const struct onesided_peer *p = &comm->onesided->peers[call->peer];
+
+	return (call->bytes && !call->window->peers[call->peer].at) || (call->signal >= 0 && (!p->block || p->by_net));
+}
+
+int comm_onesided_reached(const struct comm_call *call)
+{
+	const struct gantry_comm *comm = call->comm;
+	const struct onesided_peer *p;
+
+	if (call->one != COMM_ONE_PUT)
+		return 1;
+	p = &comm->onesided->peers[call->peer];
+	if ((!p->mapped && onesided_is_near(comm, call->peer)) ||
+	    (call->bytes && p->block && !call->window->peers[call->peer].mapped &&
+	     onesided_could_map(comm, &call->window->peers[call->peer], call->peer)))
+		return 0;
+	return !needs_net(comm, call) || p->send.stage == CONN_READY;
+}
+
+gantry_result comm_onesided_reach(const struct comm_call *call)
+{
+	struct gantry_comm *comm = call->comm;
+	struct onesided_peer *p;
+	gantry_result r;
+
+	if (comm_onesided_reached(call))
+		return GANTRY_OK;
+	p = &comm->onesided->peers[call->peer];
+	map_block(comm, call->peer);
+	if (call->bytes)
+		map_window(comm, &call->window->peers[call->peer], call->peer);
+	if (!needs_net(comm, call) || p->send.stage == CONN_READY)
+		return GANTRY_OK;
+	if (!onesided_allows_net(comm))
+		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
+			 "memory of rank %d (%s) cannot be mapped, and transport \"%s\" leaves out net", call->peer,
+			 comm->infos[call->peer].host_name, comm->transport);
+	r = connect_end(comm, call->peer, &p->send);
+	if (r != GANTRY_OK)
+		onesided_close_end(&p->send);
+	else
+		p->by_net |= !p->block;
+	return r;
+}
+
+/* The target's half. The progress thread has the end from here on: an operation that never ends keeps it looking. */
+static gantry_result open_receive(struct gantry_comm *comm, int from, const struct gantry_connect_info *peer,
+				  struct gantry_connect_info *ret_info) REQUIRES(onesided_mu)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_onesided *o = comm->onesided;
+	struct comm_conn *cc = &o->peers[from].recv;
+	struct gantry_proxy_op *op = NULL;
+
+	if (cc->stage != CONN_NONE)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connects for puts twice", from);
+	TRY(open_end(comm, from, cc, 0, ret_info));
+	gantry_put_accept(&cc->c, peer);
+	TRY(gantry_proxy_ops_get(comm->proxy, 1, &op));
+	op->conn = cc->c.proxy;
+	op->nsteps = 1ull << 62;
+	op->slice_steps = op->chunk_steps = 1;
+	cc->stage = CONN_READY;
+	store_release(&o->receives, 1);
+	gantry_proxy_append(comm->proxy, op, op);
+out:
+	if (r != GANTRY_OK)
+		onesided_close_end(cc);
+	return r;
+}
+
+gantry_result comm_onesided_call(struct gantry_comm *comm, int from, const void *data, size_t size, void *reply,
+				 size_t *reply_size)
+{
+	struct comm_onesided *o = load_acquire(&comm->onesided);
+	struct gantry_connect_info peer, info;
+	gantry_result r = GANTRY_OK;
+
+	if (size != sizeof(peer) || *reply_size < sizeof(info) || !o || from < 0 || from >= comm->nranks ||
+	    from == comm->rank)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connects for puts with %zu bytes", from, size);
+	memcpy(&peer, data, sizeof(peer));
+	onesided_mu_lock(&o->mu);
+	if (!o->is_open)
+		FAIL(GANTRY_ERR_PEER_CLOSED, "rank %d connects for puts, but no window is registered", from);
+	TRY(open_receive(comm, from, &peer, &info));
+	memcpy(reply, &info, sizeof(info));
+	*reply_size = sizeof(info);
+out:
+	onesided_mu_unlock(&o->mu);
+	return r;
+}

@@ -100,7 +100,7 @@ struct pcoll_opts {
  * Contents repeat after PCOLL_PERIOD elements, a prime: no chunk, slice or part of a power of two looks like another. So
  * a table of one period says all, and is compared at the speed of memcmp.
  */
-enum { PCOLL_PERIOD = 16381, PCOLL_ULPS = 2 };
+enum { PCOLL_PERIOD = 16381, PCOLL_ULPS = 10 };
 
 struct pcoll_data {
 	enum pcoll_op what;

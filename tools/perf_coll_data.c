@@ -142,7 +142,8 @@ static double summand(const struct pcoll_data *d, int rank, int part, uint64_t i
 
 	if (!contributes(d, rank, part, i, most))
 		return 0;
-	if (types[d->type].kind == UNSIGNED)
+	/* Averages of floats: each is scaled and rounded, so that a sum of both signs may have no digit right. */
+	if (types[d->type].kind == UNSIGNED || (types[d->type].kind == FLOATING && d->op == GANTRY_OP_AVG))
 		return (double)(h % (span + 1));
 	return (double)(h % (2 * span + 1)) - largest;
 }

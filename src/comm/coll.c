@@ -297,6 +297,23 @@ static size_t count_entries(const struct comm_call *call)
 	return n;
 }
 
+/* Floats are scaled before they are summed, as in NCCL: no partial sum overflows. Integers are divided at the end. */
+static void fill_average(int nranks, struct gantry_coll *c)
+{
+	const float f = 1.0f / (float)nranks;
+	const double d = 1.0 / nranks;
+
+	c->scalar = (uint64_t)nranks;
+	if (c->type == GANTRY_TYPE_FLOAT32)
+		memcpy(&c->scalar, &f, sizeof(f));
+	else if (c->type == GANTRY_TYPE_FLOAT64)
+		memcpy(&c->scalar, &d, sizeof(d));
+	else if (dev_type_small(c->type))
+		c->op = DEV_OP_MEAN;
+	if (c->type == GANTRY_TYPE_FLOAT32 || c->type == GANTRY_TYPE_FLOAT64)
+		c->op = GANTRY_OP_PREMUL;
+}
+
 /* The share of one channel. */
 static void plan_share(const struct comm_call *call, uint32_t ch, uint8_t ptr, struct gantry_coll *c)
 {
@@ -316,8 +333,10 @@ static void plan_share(const struct comm_call *call, uint32_t ch, uint8_t ptr, s
 	c->conns = (void *)(dev + (plan->nsteps * sizeof(*plan->steps) + 15) / 16 * 16);
 	c->in = call->in;
 	c->out = call->buf;
-	c->scalar = call->op == GANTRY_OP_AVG ? (uint64_t)call->comm->nranks : call->scalar;
+	c->scalar = call->scalar;
 	c->scalar_at = call->scalar_at;
+	if (call->op == GANTRY_OP_AVG)
+		fill_average(call->comm->nranks, c);
 	c->id = call->comm->coll.calls;
 }
 

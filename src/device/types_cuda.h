@@ -159,10 +159,10 @@ struct dev_plan {
 DEV_ELEM void dev_plan_steps(struct dev_plan *p, uint32_t op, uint32_t premul, uint32_t last, uint64_t scalar)
 {
 	p->mid = dev_red_step(op, 0, 0, DEV_PREMUL_NONE, 0);
-	p->premul = op == GANTRY_OP_PREMUL ? premul : DEV_PREMUL_NONE;
+	p->premul = dev_op_scales(op) ? premul : DEV_PREMUL_NONE;
 	p->avg = op == GANTRY_OP_AVG && last;
 	p->s = p->avg || p->premul != DEV_PREMUL_NONE
-		       ? dev_scalar_bits(p->type, p->avg ? DEV_RED_AVG : DEV_RED_PREMUL, scalar)
+		       ? dev_scalar_bits(p->type, op == GANTRY_OP_PREMUL ? DEV_RED_PREMUL : DEV_RED_AVG, scalar)
 		       : 0;
 }
 /* One source, which is only copied. */
@@ -322,6 +322,14 @@ DEV_ELEM void dev_small_step(uint32_t step, float *acc, const float *v)
 #undef DEV_SMALL_CASE
 }
 
+/* The local input's product, rounded to the type. */
+template <class S>
+DEV_ELEM void dev_small_product(float *f, float s)
+{
+	dev_small_scale<4 * S::N>(f, s);
+	dev_pack_widen<S>(dev_pack_narrow<S>(f), f);
+}
+
 /* U packs, `apart` bytes apart, from byte `at` on. FULL, n: as dev_pack_load. Floats of one pack at a time besides the
  * sums: registers are few. */
 template <class S, int U, bool FULL>
@@ -338,8 +346,11 @@ DEV_ELEM void dev_small_packs(const struct dev_plan &p, uint64_t at, uint64_t ap
 #pragma unroll
 	for (int u = 0; u < U; u++)
 		dev_pack_widen<S>(raw[u], acc + u * PACK);
-	if (p.premul == 0)
-		dev_small_scale<U * PACK>(acc, s);
+	if (p.premul == 0) {
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			dev_small_product<S>(acc + u * PACK, s);
+	}
 #pragma unroll 1
 	for (uint32_t k = 1; k < p.nsrc; k++) {
 #pragma unroll
@@ -349,7 +360,7 @@ DEV_ELEM void dev_small_packs(const struct dev_plan &p, uint64_t at, uint64_t ap
 		for (int u = 0; u < U; u++) {
 			dev_pack_widen<S>(raw[u], v);
 			if (k == p.premul)
-				dev_small_scale<PACK>(v, s);
+				dev_small_product<S>(v, s);
 			dev_small_step<PACK>(p.mid, acc + u * PACK, v);
 		}
 	}

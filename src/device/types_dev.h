@@ -14,12 +14,13 @@
  *              either
  *   avg        sums; a reduction marked `last` divides the sum by the divisor, an integer >= 1 in `scalar` (0 counts
  *              as 1). Integers: the sum wraps, then the quotient is cut towards zero, as in NCCL. Floats: times
- *              1/divisor, both in float (float64: double), before the small ones are rounded. (NCCL multiplies every
- *              float by 1/divisor beforehand: PREMUL with that scalar does just the same. It cannot overflow, but
- *              rounds more)
+ *              1/divisor, both in float (float64: double), before the small ones are rounded. Collectives do that for
+ *              integers alone: a sum of floats may overflow where its average does not
  *   premul     one source, the local input, is multiplied by the scalar (its bits are in `scalar`), then all are
- *              summed. The product is rounded as a result of float's (float64: double's) multiplication and not to a
- *              smaller type. No multiply-and-add in one rounding anywhere
+ *              summed. The product is rounded to the element's type, as in NCCL: a rank that sends it and one that adds
+ *              it up by itself have the same. No multiply-and-add in one rounding anywhere
+ *   mean       (DEV_OP_MEAN, of the small floats) premul with 1/divisor in float, as avg has it. What averages of
+ *              collectives are for the small floats; for the others they are premul with 1/divisor
  *
  * Here are the words of it that both kinds of device share; the loops are in types_host.h and types_cuda.h.
  */
@@ -220,6 +221,14 @@ DEV_ELEM uint32_t dev_type_bytes(uint32_t type)
 /* The local input is not among the sources of a reduction, or PREMUL is not to scale it. */
 #define DEV_PREMUL_NONE UINT32_MAX
 
+enum { DEV_OP_MEAN = GANTRY_OP_COUNT }; /* beside those of gantry/types.h */
+
+/* The local input is multiplied by something. */
+DEV_ELEM int dev_op_scales(uint32_t op)
+{
+	return op == GANTRY_OP_PREMUL || op == DEV_OP_MEAN;
+}
+
 /* Elements of all sources, reduced, in all destinations: k_reduce.h. */
 struct dev_reduction {
 	const char *const *srcs;
@@ -258,7 +267,7 @@ DEV_ELEM int dev_red_swapped(uint32_t op, uint32_t k, uint32_t premul)
 /* What happens to a single source. */
 DEV_ELEM uint32_t dev_red_single(uint32_t op, uint32_t premul, uint32_t last)
 {
-	if (op == GANTRY_OP_PREMUL && premul == 0)
+	if (dev_op_scales(op) && premul == 0)
 		return DEV_RED_SCALE;
 	return op == GANTRY_OP_AVG && last ? DEV_RED_DIV : DEV_RED_NONE;
 }

@@ -283,7 +283,7 @@ enum { DEV_SUM_ELEMS = 32, DEV_SUM_AHEAD = 256 /* bytes: an N1's own prefetchers
 	{                                                                                                              \
 		DEV_NO_FMA                                                                                             \
 		const uint32_t nsrc = r->nsrc, ndst = r->ndst;                                                         \
-		const uint32_t scaled = !plain && r->op == GANTRY_OP_PREMUL ? r->premul : DEV_PREMUL_NONE;             \
+		const uint32_t scaled = !plain && dev_op_scales(r->op) ? r->premul : DEV_PREMUL_NONE;                  \
 		const int avg = !plain && r->op == GANTRY_OP_AVG && r->last;                                           \
 		const char *const *srcs = r->srcs, *const s0 = srcs[0], *const s1 = srcs[1];                           \
 		char *const *dsts = r->dsts, *const d0 = dsts[0];                                                      \
@@ -317,7 +317,7 @@ enum { DEV_SUM_ELEMS = 32, DEV_SUM_AHEAD = 256 /* bytes: an N1's own prefetchers
 static inline int dev_red_plain(const struct dev_reduction *r)
 {
 	return r->op == GANTRY_OP_SUM || (r->op == GANTRY_OP_AVG && !r->last) ||
-	       (r->op == GANTRY_OP_PREMUL && r->premul >= r->nsrc);
+	       (dev_op_scales(r->op) && r->premul >= r->nsrc);
 }
 #define DEV_SUMS(tag, bytes, target)                                                                                   \
 	DEV_SUMS_OF(tag, plain_sums, bytes, 1, target)                                                                 \
@@ -429,14 +429,18 @@ static inline void dev_copy_result(const struct dev_reduction *r, uint64_t at, u
 static void dev_small_block(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)
 {
 	float acc[DEV_SMALL_BLOCK], next[DEV_SMALL_BLOCK];
+	uint16_t product[DEV_SMALL_BLOCK];
 	const uint32_t step = dev_red_step(r->op, 0, 0, DEV_PREMUL_NONE, 0);
 
 	for (uint32_t k = 0; k < r->nsrc; k++) {
 		float *x = k ? next : acc;
 
 		dev_small_widen(r->type, x, r->srcs[k] + at, n);
-		if (r->op == GANTRY_OP_PREMUL && r->premul == k)
+		if (dev_op_scales(r->op) && r->premul == k) {
 			dev_f32_scale(x, x, x, n, s);
+			dev_small_narrow(r->type, product, x, n);
+			dev_small_widen(r->type, x, product, n);
+		}
 		if (k)
 			dev_f32_step(step, acc, acc, next, n, 0);
 	}
@@ -505,7 +509,10 @@ static inline void dev_wide_reduce(const struct dev_reduction *r, uint64_t at, u
 /* As many elements as there are loops for that hold them in registers. */
 static inline uint64_t dev_reduce_sums(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)
 {
-	if (r->nsrc < 2 || (r->op != GANTRY_OP_SUM && r->op != GANTRY_OP_AVG && r->op != GANTRY_OP_PREMUL))
+	if (r->nsrc < 2 || (r->op != GANTRY_OP_SUM && r->op != GANTRY_OP_AVG && !dev_op_scales(r->op)))
+		return 0;
+	/* Their product is rounded to the type. */
+	if (dev_type_small(r->type) && dev_op_scales(r->op) && r->premul < r->nsrc)
 		return 0;
 	switch (r->type) {
 	case GANTRY_TYPE_FLOAT32:

@@ -92,7 +92,7 @@ struct gantry_coll {
 	uint64_t begin, count;
 	uint64_t whole;	       /* UINT64_MAX: parts have all their elements */
 	uint64_t chunk;	       /* elements of a part that a step moves at a time */
-	uint64_t scalar;       /* PREMUL: the scalar's bits; AVG: the divisor */
+	uint64_t scalar;       /* PREMUL: the scalar's bits; AVG and DEV_OP_MEAN: the divisor */
 	const void *scalar_at; /* PREMUL: where the scalar is, on the device; or NULL */
 	uint64_t id;	       /* which collective of the communicator; not 0 */
 	uint32_t nsteps, nconns;

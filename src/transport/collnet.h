@@ -32,7 +32,7 @@ gantry_result gantry_collnet_open(struct gantry_connector *send, const struct ga
 /* Averages are sums that kernels divide, and scalars are multiplied before. */
 static inline uint32_t gantry_collnet_reduction_of(uint32_t op)
 {
-	return op == GANTRY_OP_AVG || op == GANTRY_OP_PREMUL ? GANTRY_OP_SUM : op;
+	return op >= GANTRY_OP_AVG ? GANTRY_OP_SUM : op;
 }
 
 #endif

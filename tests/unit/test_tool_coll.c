@@ -292,7 +292,7 @@ TEST(wrong_elements)
 	pcoll_fill(got, LONG, sizeof(*got), table);
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 0, &first), 0);
 	got[2 * PCOLL_PERIOD + 3] = nextafterf(nextafterf(table[3], 1e9f), 1e9f);
-	CHECK_EQ(pcoll_tolerance(&d), 2);
+	CHECK_EQ(pcoll_tolerance(&d), PCOLL_ULPS);
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 2, &first), 0);
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 0, &first), 1);
 	CHECK_EQ(first, 2 * PCOLL_PERIOD + 3);

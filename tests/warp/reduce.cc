@@ -166,10 +166,11 @@ int main(void)
 	memory = (char *)aligned_alloc(4096, (ALL + 4095) / 4096 * 4096);
 	warp_areas[0] = {memory, ALL, (unsigned char *)calloc(1, ALL), (unsigned char *)calloc(1, ALL)};
 	for (uint32_t type = 0; type < GANTRY_TYPE_COUNT; type++)
-		for (uint32_t op = 0; op < GANTRY_OP_COUNT; op++)
+		for (uint32_t op = 0; op <= (dev_type_small(type) ? (uint32_t)DEV_OP_MEAN : (uint32_t)GANTRY_OP_PREMUL);
+		     op++)
 			for (uint32_t nsrc = 1; nsrc <= SOURCES; nsrc++)
 				for (uint32_t premul = 0; premul <= nsrc; premul++)
-					if (op == GANTRY_OP_PREMUL || premul < 2)
+					if (dev_op_scales(op) || premul < 2)
 						for (int words = 0; words < 2; words++)
 							check_some(type, op, nsrc,
 								   premul < nsrc ? premul : DEV_PREMUL_NONE, words);

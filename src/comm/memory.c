@@ -226,11 +226,17 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 
 gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 {
-	struct comm_reg *reg = handle;
+	struct comm_reg *reg = NULL;
 	struct map_request request;
 
 	if (!comm || !handle)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: nothing to deregister");
+	gantry_list_each_entry (it, &comm->regs, struct comm_reg, node)
+		if (it == handle)
+			reg = it;
+	if (!reg)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: %p is not a registration of this communicator",
+			 handle);
 	memset(&request, 0, sizeof(request));
 	for (int peer = 0; peer < comm->nranks; peer++) {
 		size_t n = 0;

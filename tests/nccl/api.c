@@ -118,7 +118,9 @@ static void case_sendrecv(void)
 	OK(nccl.GroupEnd());
 	for (size_t i = 0; i < COUNT; i++)
 		EQ(buf[COUNT + i], value_of(left, i));
+	EQ(nccl.CommDeregister(comm, (void *)0x1234), INVALID_ARGUMENT);
 	OK(nccl.CommDeregister(comm, handle));
+	EQ(nccl.CommDeregister(comm, handle), INVALID_ARGUMENT);
 	OK(nccl.CommDeregister(comm, NULL));
 	OK(nccl.CommDestroy(comm));
 	OK(nccl.MemFree(buf));

@@ -369,6 +369,25 @@ TEST(check_attacks)
 		check_attack(&attacks[i]);
 }
 
+/* Lane 0 has no seal, and the link wants to say why it has failed: there is nothing that it may say. */
+TEST(check_without_a_seal)
+{
+	struct pair_config plain = {.nlanes = 2};
+	struct tcp_link *l;
+	int fd[2], other[2];
+
+	pair_sockets(&plain, fd);
+	pair_sockets(&plain, other);
+	l = pair_link(&plain, (int[]){fd[0], other[0]}, "nobody");
+	l->session.sealed = 1; /* and there was no memory for the seal of lane 0 */
+	tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no memory for a seal");
+	tcp_control_flush(l); /* wants to say so */
+	CHECK(tcp_link_failed(l));
+	tcp_link_free(l);
+	close(fd[1]);
+	close(other[1]);
+}
+
 /* The stream ends in the middle of a record, without a word: the message does not count, and the lane is named. */
 TEST(check_truncated)
 {

@@ -188,6 +188,8 @@ bool tcp_control_seal(struct tcp_link *l)
 	struct iovec iov[2 * LINK_BATCH];
 	size_t size = 0, bytes;
 
+	if (!s || !s->seals.tx) /* there was no memory for it, and the link has failed */
+		return false;
 	for (int i = c->iov_at; i < c->iov_n; i++)
 		size += c->iov[i].iov_len;
 	/* Each record but the last is full, or has as many parts as fit: no batch has more parts than two of those. */

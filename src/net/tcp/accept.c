@@ -5,11 +5,17 @@
  *
  *   hello ── cookie ──> challenge, where there is a secret ──> proved ──> a lane, or a direction of a link that is there
  *                                                                └──────> waits, until our own hello is answered
+ *
+ * Any socket may be lost before its answer has arrived, and the peer dials again with the same session: it is answered as the first
+ * time. A link is handed out when the peer has shown by a byte on lane 0 that all its answers have arrived; until then
+ * each of its lanes may be dialled again.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -179,6 +185,16 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 	return NULL;
 }
 
+/* The link that a hello with this session was told to share: the answer was lost, and the peer has dialled again. */
+static struct tcp_link *link_promised(const struct wire_hello *h) REQUIRES(loop_mu)
+{
+	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
+		if (l->rx_state != TCP_UNUSED && l->session.peer_process == h->process && !tcp_link_failed(l) &&
+		    memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0)
+			return l;
+	return NULL;
+}
+
 /* The link that the peer opens by this hello's session, and that is not up yet. */
 static struct tcp_link *link_opening(const struct wire_hello *h) REQUIRES(loop_mu)
 {
@@ -246,6 +262,33 @@ const char *tcp_conn_device(const struct inet_conn *c)
 	return nic && gantry_params()->bind_device && gantry_nic_should_bind(nic, &c->addr) ? nic->name : NULL;
 }
 
+/* The peer's first byte on lane 0, or its end. A reset may be followed by another socket, or by the deadline. */
+static void confirm_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	struct tcp_link *l = gantry_container(s, struct tcp_link, confirm);
+	char c;
+	ssize_t n = recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	(void)events;
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	inet_source_release(s);
+	if (n > 0)
+		tcp_link_up(l);
+}
+
+static void await_confirmation(struct tcp_link *l) REQUIRES(loop_mu)
+{
+	if (l->confirm.fd >= 0)
+		return;
+	l->confirm = (struct inet_source){.fd = l->lanes[0].fd, .ready = confirm_ready};
+	if (inet_source_add(&l->confirm, EPOLLIN) != GANTRY_OK) {
+		l->confirm.fd = -1;
+		tcp_link_fail(l, 1, GANTRY_ERR_SYSTEM, "cannot wait for the peer: %s", gantry_last_error());
+		tcp_link_up(l);
+	}
+}
+
 /* The hand-shake is over: the socket becomes a lane. One that the peer has dialled again takes the place of the first.
  */
 static void become_lane(struct inet_conn *c, int lane, struct tcp_link *l, const struct tcp_listener *listener)
@@ -258,7 +301,7 @@ static void become_lane(struct inet_conn *c, int lane, struct tcp_link *l, const
 
 	tcp_lane_take(l, lane, fd, &seals, &peer, &listener->ctx, device);
 	if (l->lanes_here == l->nlanes)
-		tcp_link_up(l);
+		await_confirmation(l);
 }
 
 bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict)
@@ -275,13 +318,18 @@ bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_ver
 }
 
 /* The listener's direction is the free one of a link that is there: that is told, and this socket has served. */
-static void share(struct inet_conn *c, const struct tcp_listener *listener, struct tcp_link *l, struct wire_welcome *w)
-	REQUIRES(loop_mu)
+static void share(struct inet_conn *c, const struct wire_hello *h, const struct tcp_listener *listener,
+		  struct tcp_link *l, struct wire_welcome *w) REQUIRES(loop_mu)
 {
+	bool again = memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0;
+
 	memcpy(w->session, l->session.key, WIRE_SESSION_SIZE);
 	if (!tcp_send_welcome(c, w, WIRE_USE_SESSION))
 		return;
 	close(inet_conn_take(c, NULL));
+	if (again)
+		return;
+	memcpy(l->promised, h->session, WIRE_SESSION_SIZE);
 	gantry_list_remove(&l->waiting);
 	l->rx_state = TCP_RESERVED;
 	l->rx_listener = listener->id;
@@ -343,9 +391,11 @@ static void on_proved(struct inet_conn *c)
 	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
 	l = link_opening(&h);
 	if (!l && h.lane == 0) {
-		shared = link_to_share(&h, listener, &wait);
+		shared = link_promised(&h);
+		if (!shared)
+			shared = link_to_share(&h, listener, &wait);
 		if (shared) {
-			share(c, listener, shared, &w);
+			share(c, &h, listener, shared, &w);
 			return;
 		}
 		if (wait) {
@@ -451,24 +501,38 @@ gantry_result tcp_listener_error(struct tcp_listener *l)
 
 /* ---- the clock ---- */
 
-/* Links of peers that never finished. A call per lane: now and then. */
+/* The peer has given it up. With a reset it may not have, if all lanes are here: then only their confirmation is missing. */
+static bool was_left(const struct tcp_link *l) REQUIRES(loop_mu)
+{
+	char c;
+	ssize_t n = l->lanes[0].fd >= 0 ? recv(l->lanes[0].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
+
+	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR && l->lanes_here < l->nlanes);
+}
+
+/* Links of peers that never finished. A call per link: now and then. */
 static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 {
 	if (now - tcp_network.opening_looked < OPENING_NS)
 		return;
 	tcp_network.opening_looked = now;
 	gantry_list_each_entry_safe (l, &tcp_network.opening, struct tcp_link, waiting) {
-		char c;
-		int gone = 0;
+		bool left = was_left(l);
 
-		for (int i = 0; i < l->nlanes && !gone; i++)
-			gone = l->lanes[i].fd >= 0 && recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-		if (gone || now > l->linger_until) {
-			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->session.peer, l->lanes_here, l->nlanes,
-				 gone ? "the peer left" : "nothing more in time");
-			tcp_link_forget(l);
-			tcp_link_bury(l);
+		if (!left && now <= l->linger_until)
+			continue;
+		if (!left && l->lanes_here == l->nlanes && now != UINT64_MAX) {
+			/* The peer may have taken it for made: whoever accepts it hears of the end. */
+			tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
+				      "all lanes came, and then nothing within %.3g s (GANTRY_CONNECT_TIMEOUT)",
+				      (double)gantry_params()->connect_timeout / 1e9);
+			tcp_link_up(l);
+			continue;
 		}
+		LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->session.peer, l->lanes_here, l->nlanes,
+			 left ? "the peer left" : "nothing more in time");
+		tcp_link_forget(l);
+		tcp_link_bury(l);
 	}
 }
 

@@ -173,7 +173,7 @@ static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 	}
 	c->link = l;
 	c->state = TCP_CONNECTING;
-	gantry_random_bytes(l->session.key, sizeof(l->session.key));
+	memcpy(l->session.key, c->key, sizeof(l->session.key));
 	l->session.initiator = 1;
 	l->session.peer_process = c->handle.process;
 	l->session.comm_id = c->ctx.comm_id;
@@ -194,6 +194,8 @@ static void connector_retry(struct tcp_connector *c, int e) REQUIRES(loop_mu)
 {
 	c->last_errno = e;
 	c->retry_at = inet_retry_at(gantry_now_ns(), c->retries++);
+	if (c->link && c->link->rx_state != TCP_UNUSED) /* promised to the peer, and that is over */
+		gantry_random_bytes(c->key, sizeof(c->key));
 	tcp_network.counts.connect_retries++;
 	attempts_drop(c);
 	drop_link(c);
@@ -239,6 +241,20 @@ static void finish(struct tcp_connector *c, struct tcp_link *l) REQUIRES(loop_mu
 	c->deadline = gantry_now_ns() + (uint64_t)KEEP_RESULT_S * 1000000000;
 }
 
+/* One that was up is gone before the last one is: to begin anew costs less than a link that fails. */
+static bool has_lost_lane(const struct tcp_link *l)
+{
+	char c;
+
+	for (int i = 0; i < l->nlanes; i++) {
+		ssize_t n = recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+
+		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+			return true;
+	}
+	return false;
+}
+
 static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRES(loop_mu)
 {
 	struct tcp_connector *c = a->connector;
@@ -276,10 +292,15 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 		connector_step(c, now);
 		return;
 	}
-	if (l->lanes_here == l->nlanes) {
-		finish(c, l);
-		tcp_link_up(l);
+	if (l->lanes_here < l->nlanes)
+		return;
+	if (!l->session.resume && has_lost_lane(l)) {
+		connector_retry(c, ECONNRESET);
+		return;
 	}
+	finish(c, l);
+	tcp_link_up(l);
+	tcp_link_confirm(l);
 }
 
 static void attempt_welcomed(struct tcp_attempt *a) REQUIRES(loop_mu)
@@ -561,6 +582,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_rx_me
 	c->owner = ctx;
 	c->rx_memory = tcp_rx_memory_take(rx_memory);
 	c->dev = dev;
+	gantry_random_bytes(c->key, sizeof(c->key));
 	c->id = ++tcp_network.next_id << 32 | (tcp_network.process & 0xffffffff);
 	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
 	gantry_list_append(&tcp_network.connectors, &c->node);

@@ -47,6 +47,7 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 	gantry_list_init(&l->rx.posted);
 	gantry_list_init(&l->rx.unexpected);
 	gantry_list_init(&l->resume.held);
+	l->confirm.fd = -1;
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
 	if (!l->lanes)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d lanes", nlanes);

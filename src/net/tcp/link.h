@@ -553,6 +553,10 @@ struct tcp_link {
 	struct tcp_stall stall[2];		   /* receiving, sending */
 	int shut GUARDED_BY(loop_mu);		   /* our side of the sockets is shut */
 	int lanes_here GUARDED_BY(loop_mu);	   /* during set-up */
+	/* All lanes of a peer's session are here: its first byte on lane 0 says that it knows. accept.c */
+	struct inet_source confirm GUARDED_BY(loop_mu);
+	uint8_t promised[WIRE_SESSION_SIZE] GUARDED_BY(
+		loop_mu); /* the session whose hello was told to share this link */
 
 	struct link_mu mu;
 	struct tcp_tx tx GUARDED_BY(link_mu);

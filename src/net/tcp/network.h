@@ -98,6 +98,7 @@ struct tcp_connector {
 	uint64_t deadline, retry_at; /* ns */
 	uint32_t retries;
 	struct tcp_link *link;		    /* owned until CONNECTED */
+	uint8_t key[WIRE_SESSION_SIZE];	    /* of the session that it opens, whenever it begins anew */
 	uint8_t session[WIRE_SESSION_SIZE]; /* WAIT_SESSION: whose */
 	struct wire_welcome welcome;
 	struct gantry_list attempts;
@@ -183,6 +184,8 @@ void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seal
 		   const struct tcp_context *ctx, const char *device) REQUIRES(loop_mu);
 /* All lanes are there: hand the directions to who waits for them. */
 void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
+/* The side that has opened it knows that all lanes are there, and says so: a frame on lane 0. */
+void tcp_link_confirm(struct tcp_link *l) REQUIRES(loop_mu);
 /* Gives the receiving direction to its listener, or drops it if that is gone. */
 void tcp_link_deliver(struct tcp_link *l) REQUIRES(loop_mu);
 /* This side closes one direction; a link that nobody uses any more is put down. */

@@ -437,8 +437,8 @@ static struct tcp_link *find_session(const struct wire_hello *h) REQUIRES(loop_m
 {
 	struct tcp_link *l = tcp_link_of_session(h->session);
 
-	return l && l->up && l->session.resume && l->session.peer_process == h->process && h->lane < l->nlanes &&
-			       (tcp_link_failed(l) || !is_over(l))
+	return l && l->lanes_here == l->nlanes && l->session.resume && l->session.peer_process == h->process &&
+			       h->lane < l->nlanes && (tcp_link_failed(l) || !is_over(l))
 		       ? l
 		       : NULL;
 }
@@ -489,6 +489,8 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 	if (!lane)
 		return;
 	l = lane->link;
+	if (!l->up) /* all lanes are there, and their confirmation was lost with a socket */
+		tcp_link_up(l);
 	if (!h->lane && !lane->resume.stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
 	drop_dial(lane);

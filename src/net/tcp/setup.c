@@ -97,6 +97,7 @@ static void end_opening(struct tcp_link *l) REQUIRES(loop_mu)
 
 	if (!l->session.initiator && !l->up && listener)
 		listener->nopening--;
+	inet_source_release(&l->confirm);
 	gantry_list_remove(&l->waiting);
 }
 
@@ -150,6 +151,8 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *sea
 	struct tcp_lane *lane = &l->lanes[index];
 
 	if (lane->fd >= 0) { /* the peer has dialled again: it has never heard of the first socket's welcome */
+		if (index == 0)
+			inet_source_release(&l->confirm);
 		tcp_flow_free(lane);
 		close(lane->fd);
 	} else {
@@ -299,6 +302,15 @@ void tcp_link_deliver(struct tcp_link *l)
 		listener->error = GANTRY_OK; /* it was not the peer that was refused */
 	gantry_list_append(&listener->ready, &l->waiting);
 	listener->nready++;
+}
+
+void tcp_link_confirm(struct tcp_link *l)
+{
+	link_mu_lock(&l->mu);
+	l->rx.heartbeat_due = true;
+	store_relaxed(&l->tx.pending, 1);
+	link_mu_unlock(&l->mu);
+	tcp_control_flush(l);
 }
 
 void tcp_link_up(struct tcp_link *l)

@@ -28,7 +28,6 @@ enum {
 	DIAL_MS = 250,
 	HELLO_MS = 5000,
 	REFUSED_MS = 1000,
-	AWAY_MS = 2000,
 	PAUSE_MAX_MS = 250,
 	ALIVE_MS = 300,
 	REPAIRS_MS = 10000
@@ -176,17 +175,7 @@ static void pause_dial(struct tcp_lane *lane, uint64_t now) REQUIRES(loop_mu)
 	lane->resume.dial_at = now + (pause < PAUSE_MAX_MS * MS ? pause : PAUSE_MAX_MS * MS);
 }
 
-/* For how long a peer may be without a socket while its host answers. It finds that out by a heartbeat at the latest, every
- * 1/32 of the deadline, and dials at least once in 1.5 s. */
-static uint64_t may_be_away(void)
-{
-	uint64_t quarter = gantry_params()->timeout / 4;
-
-	return quarter > AWAY_MS * MS ? quarter : AWAY_MS * MS;
-}
-
-/* A process that has ended does not listen any more; a second is for addresses and filters that come and go. The other way
- * round, its host refuses what this side asks, and it does not dial. */
+/* A process that has ended does not listen any more; a second is for addresses and filters that come and go. */
 static void note_refusal(struct tcp_lane *lane, int e, uint64_t now)
 {
 	struct tcp_link *l = lane->link;
@@ -199,12 +188,7 @@ static void note_refusal(struct tcp_lane *lane, int e, uint64_t now)
 		l->resume.refused_since = 0;
 	else if (!since)
 		l->resume.refused_since = now;
-	else if (!l->session.initiator && now - since > may_be_away())
-		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
-			      "all its lanes broke, its host answers, and it has not dialled for %.3g s: its process "
-			      "has ended, or given the connection up",
-			      (double)(now - since) / 1e9);
-	else if (l->session.initiator && now - since > REFUSED_MS * MS)
+	else if (now - since > REFUSED_MS * MS)
 		tcp_link_fail(
 			l, 0, GANTRY_ERR_PEER_LOST,
 			"the connection broke, and nothing listens at %s any more: its process has ended, or given the "
@@ -318,8 +302,6 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	(void)events;
 	if (d->state == DIAL_CONNECTING) {
 		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
-		if (!e && !lane->link->session.initiator)
-			e = ECONNREFUSED; /* the port is some other process's now: the host answers */
 		if (e || !say_hello(d)) {
 			dial_failed(lane, e ? e : EPROTO);
 			return;
@@ -577,21 +559,6 @@ static bool find_stalls(struct tcp_link *l) REQUIRES(loop_mu)
 	return !alive && s[0].stalled;
 }
 
-/* All sockets are gone, and the peer has ended one of them itself: no network does that. */
-static bool has_died(const struct tcp_link *l)
-{
-	bool ended = false;
-
-	for (int i = 0; i < l->nlanes; i++) {
-		bool broken = load_acquire(&l->lanes[i].resume.broken);
-
-		if (!broken && !l->lanes[i].resume.stopped)
-			return false;
-		ended |= broken && !l->lanes[i].resume.error;
-	}
-	return ended;
-}
-
 /* From now on as if nothing could be resumed. */
 static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
 {
@@ -610,14 +577,6 @@ static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
 	}
 }
 
-static bool has_no_lane(const struct tcp_link *l) REQUIRES(loop_mu)
-{
-	for (int i = 0; i < l->nlanes; i++)
-		if (!l->lanes[i].resume.stopped)
-			return false;
-	return true;
-}
-
 /* needed: the lane is without a socket. generation: of the lane. */
 static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation, uint64_t now) REQUIRES(loop_mu)
 {
@@ -627,21 +586,6 @@ static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation, 
 		dial_failed(lane, ETIMEDOUT);
 	if (needed && !r->dial && now >= r->dial_at)
 		dial_lane(lane, lane->index ? generation + 1 : ++lane->link->resume.epoch, now);
-}
-
-/*
- * The side that is dialled. A peer whose process was killed may reset all lanes and end none, and to wait for the deadline is
- * long. So this side asks the host: it dials ports that lanes came from, where nothing listens. No answer means that the network
- * is out, and the deadline decides. While there is one, a peer that lives has a way, and dials (may_be_away).
- */
-static void watch_peer(struct tcp_lane *control, uint64_t now) REQUIRES(loop_mu)
-{
-	if (has_no_lane(control->link)) {
-		watch_dial(control, true, 0, now);
-	} else {
-		drop_dial(control);
-		control->link->resume.refused_since = 0;
-	}
 }
 
 /* When the lane must be looked at again, in ns from now. */
@@ -665,8 +609,6 @@ static uint64_t look_at_lane(struct tcp_lane *lane, uint64_t now, bool suspect) 
 		settled = tcp_lane_settle(lane);
 	if (lane->link->session.initiator)
 		watch_dial(lane, lane->index ? stopped && settled : stopped || suspect, generation, now);
-	else if (!lane->index)
-		watch_peer(lane, now);
 	if (!stopped)
 		return LOOK_MS * MS;
 	return now - r->down_since < BUSY_FOR_MS * MS ? BUSY_MS * MS : WAIT_MS * MS;
@@ -702,9 +644,6 @@ static bool has_ended(struct tcp_link *l) REQUIRES(loop_mu)
 		give_up(l);
 		return true;
 	}
-	if (has_died(l))
-		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
-			      "the peer ended the connection without a goodbye: its process probably died");
 	return tcp_link_failed(l);
 }
 

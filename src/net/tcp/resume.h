@@ -116,8 +116,8 @@ struct tcp_resume {
 	/* The service thread's, loop_mu. */
 	struct inet_port *ports[GANTRY_NET_MAX_RAILS]; /* owned references: the peer dials there */
 	uint32_t epoch;				       /* of the last hello for lane 0 */
-	uint64_t refused_since;			       /* ns: nothing listens at the peer's address; 0 */
-	uint32_t lanes_lost, resumed;		       /* for the log and tests */
+	uint64_t refused_since;	      /* ns, of the dialling side: nothing listens at the peer's address; 0 */
+	uint32_t lanes_lost, resumed; /* for the log and tests */
 };
 
 /* ---- keep.c ---- */

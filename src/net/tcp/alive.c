@@ -4,8 +4,9 @@
  *
  * A link on which nothing was said for 1/32 of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
  * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
- * merely has nothing to send keeps its heartbeats coming and never counts as dead. If this thread itself was held up
- * (a starved or suspended machine) the time lost is not held against anybody. A peer that is given up is told: by a
+ * merely has nothing to send keeps its heartbeats coming and never counts as dead. Silence is what this thread has observed: time
+ * for which it was held up itself (a starved or suspended machine), however short, does not count. A hello for a session that
+ * goes on, and any answer to one, are signs of life too. A peer that is given up is told: by a
  * frame, and by a reset where that would not arrive.
  *
  * An outage of up to 0.9 of GANTRY_TIMEOUT is survived. The last that was heard before it may be 1/32 old. What waits
@@ -457,7 +458,9 @@ void tcp_alive_tick(uint64_t now_ns)
 
 	if (e->last_tick && now_ns - e->last_tick < interval)
 		return;
-	if (e->last_tick && now_ns - e->last_tick > gantry_params()->timeout / 8 + interval)
+	/* A tick comes an interval after the last, or a little later. What is more than another one this thread did not
+	 * observe: it adds up on a loaded machine. */
+	if (e->last_tick && now_ns - e->last_tick > 2 * interval)
 		grace = gantry_ticks_of_ns(now_ns - e->last_tick - interval);
 	e->last_tick = now_ns;
 	gantry_list_each_entry (l, &e->links, struct tcp_link, node) {

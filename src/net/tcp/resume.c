@@ -230,7 +230,8 @@ static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
 		drop_dial(lane);
 		return;
 	}
-	if (w.verdict != WIRE_LANE) { /* not yet */
+	if (w.verdict != WIRE_LANE) { /* not yet; but it lives */
+		store_relaxed(&l->last.heard, gantry_ticks());
 		drop_dial(lane);
 		pause_dial(lane, gantry_now_ns());
 		return;
@@ -471,6 +472,7 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 	if (!lane)
 		return;
 	l = lane->link;
+	store_relaxed(&l->last.heard, gantry_ticks());
 	if (!l->up) /* all lanes are there, and their confirmation was lost with a socket */
 		tcp_link_up(l);
 	if (!h->lane && !lane->resume.stopped)

@@ -126,7 +126,12 @@ GANTRY_API const char *gantry_rx_listener_address(const struct gantry_rx_listene
 GANTRY_API gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
 					  struct gantry_rx_conn **ret_conn);
 GANTRY_API void gantry_rx_listener_close(struct gantry_rx_listener *listener);
-/* Tries again while nobody listens there, until the timeout. */
+/*
+ * Tries again while nobody listens there, until the timeout. address: "host:port", or "host:port#epoch" with the epoch
+ * (gantry_rx_epoch) of the rx that is meant, in hexadecimal: another one refuses then. With GANTRY_SECRET a listener also
+ * refuses (ERR_REFUSED) a peer that dialled another address than the one it listens at or GANTRY_ADVERTISE names: where
+ * addresses are translated on the way, set that or give the epoch.
+ */
 GANTRY_API gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
 					   struct gantry_rx_conn **ret_conn);
 /* Ends the connection's ops with ERR_ABORTED; their buffers are at rest when this returns. Bounded, never waits for the

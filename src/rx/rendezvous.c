@@ -22,7 +22,6 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,9 +49,10 @@ enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
 
 enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
 /* A hand-shake that fails, by a bit that was flipped on the way or by another secret, is tried so often: a damaged one passes the
- * second time. One that stands still, because what was damaged is a length, is given up after a while. */
+ * second time. An attempt that stands still, because what was damaged is a length, or because a word of the network's was lost with
+ * a socket, is given up after a while, each time a longer one. */
 enum { SHAKE_TRIES = 3 };
-static const uint64_t shake_ns = 5000000000;
+static const uint64_t still_ns = 5000000000;
 
 enum meeting_state {
 	MEET_DIAL,
@@ -74,12 +74,15 @@ struct meeting {
 	int dials; /* this side connects */
 	int fd;	   /* -1 while there is none */
 	struct gantry_addr to;
-	char peer[GANTRY_ADDR_TEXT]; /* the same, as text */
-	uint64_t deadline, retry_at; /* ns */
-	uint32_t failures;	     /* attempts */
-	uint32_t misshakes;	     /* of these, hand-shakes that failed, the last one with: */
+	uint64_t to_epoch;	       /* connecting: of the rx that it is for; 0: any */
+	struct gantry_addr advertised; /* accepting: where peers are told to connect to */
+	char peer[GANTRY_ADDR_TEXT];   /* `to` as text */
+	uint64_t deadline, retry_at;   /* ns */
+	uint32_t failures;	       /* attempts */
+	uint32_t misshakes;	       /* of these, hand-shakes that failed, the last one with: */
 	gantry_result misshaken;
-	uint64_t shake_by; /* ns: connecting, when this one is given up */
+	uint64_t still_by; /* ns: connecting, when this attempt is given up */
+	uint32_t stills;   /* attempts that were */
 	uint64_t since;	   /* ns: when it came, or got its place */
 	struct inet_handshake shake;
 	uint64_t id, peer_epoch;
@@ -93,37 +96,6 @@ struct meeting {
 	gantry_result error;
 	char text[RX_TEXT];
 };
-
-/* "host:port" to an address. listening: the host may be empty, and the port 0. */
-static gantry_result parse_address(const char *text, int listening, struct gantry_addr *ret_addr)
-{
-	gantry_result r = GANTRY_OK;
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (listening ? AI_PASSIVE : 0)};
-	struct addrinfo *found = NULL;
-	const char *colon = strrchr(text, ':');
-	char host[256];
-	int e;
-
-	if (!colon || !colon[1] || (size_t)(colon - text) >= sizeof(host) || (colon == text && !listening))
-		FAIL(GANTRY_ERR_INVALID, "\"%s\" is not an address: host:port, or [v6]:port", text);
-	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
-	if (host[0] == '[' && host[strlen(host) - 1] == ']') {
-		host[strlen(host) - 1] = 0;
-		memmove(host, host + 1, strlen(host));
-	} else if (strchr(host, ':')) {
-		FAIL(GANTRY_ERR_INVALID, "\"%s\" is not an address: write [v6]:port", text);
-	}
-	e = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, &found);
-	if (e)
-		FAIL(GANTRY_ERR_UNREACHABLE, "%s: %s", text, gai_strerror(e));
-	*ret_addr = gantry_addr_of(found->ai_addr);
-	if (ret_addr->sa.sa_family == AF_UNSPEC)
-		FAIL(GANTRY_ERR_UNREACHABLE, "%s is neither an IPv4 nor an IPv6 address", text);
-out:
-	if (found)
-		freeaddrinfo(found);
-	return r;
-}
 
 /* Errors of this side's own: they say nothing about the peer. */
 static int is_own(gantry_result r)
@@ -243,6 +215,10 @@ static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SI
 
 	TRY_NOW(rx_conn_create(rx, m->id, &m->conn));
 	TRY_NOW(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
+	if (m->dials) {
+		rx_target_of(&m->to, &o.to);
+		o.to.epoch = m->to_epoch;
+	}
 	rx_offer_encode(&o, ret_offer);
 	return GANTRY_OK;
 }
@@ -263,6 +239,12 @@ static bool take_offer(struct meeting *m)
 	return false;
 }
 
+/* Of this attempt, from here on. */
+static uint64_t still_until(const struct meeting *m)
+{
+	return gantry_now_ns() + still_ns * (1 + m->stills);
+}
+
 static void dial(struct meeting *m) REQUIRES(rx_mu)
 {
 	uint8_t offer[RX_OFFER_SIZE];
@@ -277,7 +259,7 @@ static void dial(struct meeting *m) REQUIRES(rx_mu)
 	inet_handshake_end(&m->shake); /* of an attempt before */
 	TRY(inet_handshake_start_client(&m->shake, &rx_protocol, &m->rx->key, offer, sizeof(offer)));
 	m->state = MEET_SHAKE;
-	m->shake_by = gantry_now_ns() + shake_ns;
+	m->still_by = still_until(m);
 	e = sock_connect(NULL, NULL, &m->to, &m->fd);
 	if (e && e != EINPROGRESS)
 		again(m, sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE, "connecting",
@@ -302,6 +284,32 @@ out:
 		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 }
 
+static bool is_at(const struct rx_target *to, const struct gantry_addr *a)
+{
+	struct rx_target own;
+
+	rx_target_of(a, &own);
+	return to->family == own.family && to->port == own.port && memcmp(to->addr, own.addr, sizeof(own.addr)) == 0;
+}
+
+/* Whether the hello is for this rx, by its epoch, or else by the address that was dialled: the one at which it came in, or that
+ * peers are told. Without a secret an address shows nothing, and may be translated on the way. */
+static bool is_for_us(const struct meeting *m)
+{
+	struct gantry_addr own;
+	socklen_t len = sizeof(own);
+	struct rx_offer o;
+
+	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK)
+		return false;
+	if (o.to.epoch)
+		return o.to.epoch == m->rx->epoch;
+	if (m->rx->key.auth != INET_AUTH_SECRET)
+		return true;
+	memset(&own, 0, sizeof(own));
+	return is_at(&o.to, &m->advertised) || (!getsockname(m->fd, &own.sa, &len) && is_at(&o.to, &own));
+}
+
 static enum inet_event heard_hello(struct meeting *m)
 {
 	struct inet_handshake *h = &m->shake;
@@ -311,6 +319,11 @@ static enum inet_event heard_hello(struct meeting *m)
 		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here, nobody speaks %s", h->name);
 	if (h->peer_version == RX_VERSION && !take_offer(m)) /* of other versions nothing is known */
 		return INET_AGAIN;
+	if (h->peer_version == RX_VERSION && !is_for_us(m))
+		return inet_handshake_refuse(
+			h, GANTRY_ERR_REFUSED,
+			"it dialled another address or rx than this one: if its address is translated on "
+			"the way, set GANTRY_ADVERTISE here, or connect to host:port#epoch");
 	return inet_handshake_challenge(h, &m->rx->key);
 }
 
@@ -334,10 +347,12 @@ static void stood_still(struct meeting *m)
 	char last[RX_TEXT];
 
 	snprintf(last, sizeof(last), "%s", m->text);
+	m->stills++;
 	if (m->misshakes)
 		fail(m, m->misshaken, "%s", last);
 	else
-		again(m, GANTRY_ERR_TIMEOUT, "meeting", "no answer");
+		again(m, GANTRY_ERR_TIMEOUT, "meeting",
+		      m->state == MEET_SHAKE ? "no answer" : "the network's connections were not made");
 }
 
 static void shake(struct meeting *m)
@@ -348,14 +363,14 @@ static void shake(struct meeting *m)
 		event = heard_hello(m);
 	if (event == INET_PROVED)
 		m->state = MEET_PLACE;
-	else if (event == INET_DONE && (!m->dials || take_offer(m)))
+	else if (event == INET_DONE && (!m->dials || take_offer(m))) {
 		m->state = MEET_NET;
-	else if (event == INET_FAILED) {
+		m->misshakes = 0;
+		m->still_by = still_until(m);
+	} else if (event == INET_FAILED) {
 		inet_handshake_move(&m->shake, m->fd); /* it is told why, as far as its socket takes it */
 		shake_failed(m);
 	}
-	if (m->dials && m->state == MEET_SHAKE && gantry_now_ns() >= m->shake_by)
-		stood_still(m);
 }
 
 /* ---- the network ---- */
@@ -491,6 +506,8 @@ static void step_meeting(struct meeting *m)
 	if (m->state >= MEET_READY)
 		return;
 	steps[m->state](m);
+	if (m->dials && m->state > MEET_DIAL && m->state < MEET_READY && gantry_now_ns() >= m->still_by)
+		stood_still(m);
 	if (m->state < MEET_READY && gantry_now_ns() >= m->deadline) {
 		snprintf(before, sizeof(before), "%s", m->text);
 		fail(m, GANTRY_ERR_TIMEOUT, "%s did not answer in time%s%s", m->peer, before[0] ? "; last: " : "",
@@ -499,32 +516,6 @@ static void step_meeting(struct meeting *m)
 }
 
 /* ---- listeners ---- */
-
-/* The address of the interface that the rx uses. */
-static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_addr)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_nic_list *list = NULL;
-	size_t first = strcspn(rx->nic, "+"); /* a fused device is named "a+b": the first of them */
-	int found = 0, family = inet_wanted_family();
-
-	TRY(gantry_nic_scan(&list));
-	for (int i = 0; i < list->count && !found; i++)
-		for (int k = 0; k < list->nics[i].naddrs && !found; k++) {
-			const struct gantry_addr *a = &list->nics[i].addrs[k];
-
-			found = strncmp(list->nics[i].name, rx->nic, first) == 0 && !list->nics[i].name[first] &&
-				(family == AF_UNSPEC || family == a->sa.sa_family);
-			if (found)
-				*ret_addr = *a;
-		}
-	gantry_addr_set_port(ret_addr, 0);
-	if (!found)
-		FAIL(GANTRY_ERR_CONFIG, "interface %s has no address to listen on", rx->nic);
-out:
-	gantry_nic_list_free(list);
-	return r;
-}
 
 gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct gantry_rx_listener **ret_listener)
 {
@@ -538,11 +529,12 @@ gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
 	l->fd = -1;
 	gantry_list_init(&l->meetings);
-	TRY(address ? parse_address(address, 1, &a) : own_address(rx, &a));
+	TRY(address ? rx_address_parse(address, 1, &a) : rx_address_own(rx, &a));
 	port = gantry_addr_port(&a);
 	TRY(sock_listen(&a, port, port, &l->fd, &bound));
 	fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
 	gantry_addr_text(&bound, l->address);
+	TRY(inet_advertised(&bound, &l->advertised));
 	l->rx = rx;
 	rx_mu_lock(&rx->mu);
 	gantry_list_append(&rx->listeners, &l->node);
@@ -664,6 +656,7 @@ static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 		close(fd);
 		return 0;
 	}
+	m->advertised = l->advertised;
 	gantry_list_append(&l->meetings, &m->node);
 	l->nmeetings++;
 	return 1;
@@ -749,13 +742,18 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 	struct gantry_addr to;
 	struct meeting *m = NULL;
 	struct gantry_waiter idle;
+	char at[320];
+	uint64_t epoch;
 
 	memset(&to, 0, sizeof(to));
-	TRY_NOW(parse_address(address, 0, &to));
+	TRY_NOW(rx_address_epoch(address, at, sizeof(at), &epoch));
+	TRY_NOW(rx_address_parse(at, 0, &to));
 	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	rx_mu_lock(&rx->mu);
 	r = create_meeting(rx, -1, &to, deadline, &m);
+	if (m)
+		m->to_epoch = epoch;
 	while (m && m->state < MEET_READY) {
 		enum meeting_state before = m->state;
 

@@ -213,6 +213,7 @@ struct gantry_rx_listener {
 	int nmeetings, nplaced;
 	struct gantry_ratelimit quiet;
 	char address[GANTRY_ADDR_TEXT];
+	struct gantry_addr advertised; /* what peers are told, for one whose address is translated */
 };
 
 struct gantry_rx {
@@ -288,6 +289,14 @@ gantry_result rx_stage_get(struct gantry_rx *rx, struct rx_side *side, struct ga
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s);
 struct gantry_piece *rx_descs_get(struct gantry_rx *rx);
 void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d);
+
+/* address.c */
+/* "host:port" to an address. listening: the host may be empty, and the port 0. */
+gantry_result rx_address_parse(const char *text, int listening, struct gantry_addr *ret_addr);
+/* "host:port#epoch": the epoch, 0 if there is none, and the rest in `room`. */
+gantry_result rx_address_epoch(const char *address, char *room, size_t size, uint64_t *ret_epoch);
+/* The address of the interface that the rx uses. */
+gantry_result rx_address_own(struct gantry_rx *rx, struct gantry_addr *ret_addr);
 
 /* conn.c */
 gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn) REQUIRES(rx_mu);

@@ -3,6 +3,8 @@
 #ifndef GANTRY_TESTS_RX_UTIL_H
 #define GANTRY_TESTS_RX_UTIL_H
 
+#include <sys/socket.h>
+
 #include "gantry/rx.h"
 #include "inet/handshake.h"
 #include "rx/wire.h"
@@ -88,14 +90,27 @@ static inline struct inet_key rx_key(const char *secret)
 				 INET_ENCRYPT_OFF};
 }
 
+/* It is for whoever is at the other end of this socket. */
+static inline void rx_offer_aim(struct rx_offer *o, int fd)
+{
+	struct gantry_addr to;
+	socklen_t len = sizeof(to);
+
+	memset(&to, 0, sizeof(to));
+	CHECK_EQ(getpeername(fd, &to.sa, &len), 0);
+	rx_target_of(&to, &o->to);
+}
+
 /* The connecting side of a rendezvous by hand: an offer for another. */
 static inline void rx_meet_by_hand(int fd, const char *secret, const struct rx_offer *own, struct rx_offer *ret_offer)
 {
 	struct inet_key key = rx_key(secret);
 	uint8_t offer[RX_OFFER_SIZE];
 	struct inet_handshake h;
+	struct rx_offer aimed = *own;
 
-	rx_offer_encode(own, offer);
+	rx_offer_aim(&aimed, fd);
+	rx_offer_encode(&aimed, offer);
 	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
 	UNTIL(inet_handshake_move(&h, fd) == INET_DONE);
 	CHECK_OK(rx_offer_decode(h.payload, h.payload_size, ret_offer));

@@ -54,7 +54,7 @@ static int meet(const char *resume)
 	struct gantry_rx *a, *b;
 	struct gantry_rx_listener *l;
 	struct gantry_rx_conn *ca, *cb;
-	char at[32];
+	char at[64];
 	void *in[3] = {NULL, at, &ca};
 	pthread_t t;
 	int n;
@@ -71,7 +71,7 @@ static int meet(const char *resume)
 	relay.allow = reset_answered;
 	relay_make(&relay, 0, 1);
 	relay_start(&relay);
-	snprintf(at, sizeof(at), "127.0.0.1:%d", relay.port);
+	snprintf(at, sizeof(at), "127.0.0.1:%d#%llx", relay.port, (unsigned long long)gantry_rx_epoch(b));
 	in[0] = a;
 	CHECK_EQ(pthread_create(&t, NULL, connect_thread, in), 0);
 	cb = accept_slowly(l);

@@ -40,8 +40,9 @@ static void scene_open(struct scene *s)
 	CHECK_OK(gantry_rx_listen(s->rx, "127.0.0.1:0", &s->listener));
 	handle.addrs[0].in = lo_addr(9);
 	wire_handle_encode(&handle, own.handle);
-	rx_offer_encode(&own, offer);
 	s->fd = lo_dial(port_of(gantry_rx_listener_address(s->listener)));
+	rx_offer_aim(&own, s->fd);
+	rx_offer_encode(&own, offer);
 	CHECK_OK(inet_handshake_start_client(&s->shake, &rx_by_hand, &key, offer, sizeof(offer)));
 	UNTIL((attend(s), inet_handshake_move(&s->shake, s->fd) == INET_DONE));
 	CHECK(s->shake.seals.tx && s->shake.seals.rx);
@@ -217,7 +218,8 @@ static void *connect_through(void *arg)
 	struct rx_pair *p = arg;
 	char address[64];
 
-	snprintf(address, sizeof(address), "127.0.0.1:%d", meeting.port);
+	snprintf(address, sizeof(address), "127.0.0.1:%d#%llx", meeting.port,
+		 (unsigned long long)gantry_rx_epoch(p->b.rx));
 	CHECK_OK(gantry_rx_connect(p->a.rx, address, LONG_ENOUGH * SECOND, &p->a.conn));
 	return NULL;
 }

@@ -127,7 +127,7 @@ static void genuine(struct scene *s, int port)
 	memset(in, 0, sizeof(in));
 	CHECK_OK(gantry_rx_register(s->peer, out, sizeof(out)));
 	CHECK_OK(gantry_rx_register(s->peer, in, sizeof(in)));
-	snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+	snprintf(address, sizeof(address), "127.0.0.1:%d#%llx", port, (unsigned long long)gantry_rx_epoch(s->rx));
 	CHECK_OK(gantry_rx_connect(s->peer, address, LONG_ENOUGH * SECOND, &c));
 	CHECK_EQ(gantry_rx_conn_peer_epoch(c), gantry_rx_epoch(s->rx));
 	CHECK_OK(gantry_rx_recv(c, &q, 1, 0, &op[0]));
@@ -157,6 +157,7 @@ static void hello_to_trap(const struct scene *s, enum inet_auth auth, uint8_t re
 
 	handle.addrs[0].in = lo_addr(s->trap_port);
 	wire_handle_encode(&handle, own.handle);
+	rx_target_of(&(struct gantry_addr){.in = lo_addr(s->port)}, &own.to);
 	rx_offer_encode(&own, offer);
 	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
 	CHECK_EQ(h.out_size, HELLO);

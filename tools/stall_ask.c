@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry stall --ask`: the reports of a job that runs. Ranks write them at moments of their own, up to a second apart, and in
- * a job that is well a rank waits for data that its peer, by the time of its own report, has sent and forgotten. So there
+ * a healthy job a rank waits for data that its peer, by the time of its own report, has sent and forgotten. So there
  * are three looks, each a request and the answers to it, and a look ends before the next request is written:
  *
  *   look 1: A  B    look 2: B  A    look 3: A  B
@@ -136,7 +136,8 @@ static size_t count_missing(const struct stamps *expected, const struct stamps *
 	return n;
 }
 
-/* Waits for the answers of those that have answered before; the first time, which nobody has, as long as anybody takes. */
+/* Waits until the files that changed after the previous request have changed again. Before the first request there are none to
+ * expect, so that one waits for as long as a process may take. */
 static struct stamps wait_for_answers(const struct option_words *folders, const struct stamps *expected,
 				      const struct stamps *before)
 {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
-# `gantry stall --ask` of jobs that run: nobody is to blame in one that is well, whatever its ranks waited for at the moment when
+# `gantry stall --ask` of jobs that run: no rank of a healthy one is to blame, whatever its ranks waited for at the moment when
 # they were asked, with a communicator and without; and a rank that is stopped in the midst of its calls is the one that has
 # not answered, not one that has not called, although a report of it from before is there.
 . "$(dirname "$0")/lib.sh"
@@ -34,7 +34,7 @@ for transport in shm net; do
 		like out '^\{"verdict": "nothing hangs: 2 of 2 ranks moved .*", "rank": -1, "cause": "none", .*"reports": 2'
 		[ "$(wc -l <"$tmp/out")" = 1 ] || die "more than one verdict"
 	done
-	echo "ok: a job that is well, $transport ($SECONDS s)"
+	echo "ok: a healthy job, $transport ($SECONDS s)"
 
 	stopped=${ranks#* } # rank 1
 	kill -STOP "$stopped"

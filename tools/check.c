@@ -37,10 +37,23 @@ struct check_options {
 	const char *plugin;
 	uint64_t timeout_ns;
 	int verbose;
-	int device; /* enum check_device */
+	int device;  /* enum check_device */
+	int retries; /* second runs that may fail before a failure of time is reported at once */
+	struct check_extent extent;
 };
 
-enum { REPLAY_MAX = 16384, GRACE_MS = 100 };
+enum { REPLAY_MAX = 16384, GRACE_MS = 100, RETRY_STRETCH = 3 };
+
+/* What the runs so far have shown besides their verdicts, and how the next one goes. */
+struct history {
+	int connected; /* CHECK_CONNECTED, CHECK_ACCEPTED */
+	int moved;     /* a message has arrived */
+	int failed;    /* a rule with two processes */
+	int hung;      /* such a rule, and because something took too long */
+	int retried;   /* second runs that failed as well */
+	int timed;     /* the last run failed, and only because something took too long */
+	int stretch;   /* of the next run: 1, or RETRY_STRETCH */
+};
 
 struct pair {
 	const struct check_rule *rule;
@@ -48,7 +61,7 @@ struct pair {
 	int n; /* processes */
 	pid_t pid[2];
 	int alive[2], status[2];
-	int log_fd;
+	int log_fd, stretch;
 	uint64_t start_ns, timeout_ns;
 };
 
@@ -118,6 +131,8 @@ static void start(struct pair *p, const struct check_options *opt, const char *s
 
 			s.symbol = symbol;
 			s.device = (enum check_device)opt->device;
+			s.extent = opt->extent;
+			s.stretch = p->stretch;
 			if (p->n == 2)
 				close(fds[!i]);
 			become_child(tool, p->log_fd);
@@ -161,12 +176,14 @@ static int said(const struct pair *p, int i)
 static int died(const struct pair *p, int i, char detail[CHECK_DETAIL])
 {
 	const struct check_status *st = &p->shared->side[i];
-	const char *call = st->call[CHECK_PROGRESS] ? st->call[CHECK_PROGRESS] : st->call[CHECK_SERVICE];
-	const char *sep = call ? " in " : "";
+	const char *call = NULL, *sep;
 	char buf[16];
 
 	if (p->alive[i] || (i == 1 && p->shared->expect_death))
 		return 0;
+	for (int t = CHECK_THREADS - 1; t >= 0; t--) /* a progress thread's before its service thread's */
+		call = st->call[t] && (!call || t % CHECK_OF_ONE == CHECK_PROGRESS) ? st->call[t] : call;
+	sep = call ? " in " : "";
 	call = call ? call : "";
 	if (WIFSIGNALED(p->status[i]))
 		snprintf(detail, CHECK_DETAIL, "%s crashed with %s%s%s, phase: %s", side_name(p, i),
@@ -240,7 +257,7 @@ static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAI
  */
 static int late(const struct pair *p, char detail[CHECK_DETAIL])
 {
-	uint64_t limit_ns = (uint64_t)p->rule->call_limit_ms * CHECK_MS, from = p->start_ns;
+	uint64_t limit_ns = (uint64_t)p->rule->call_limit_ms * (uint64_t)p->stretch * CHECK_MS, from = p->start_ns;
 
 	for (int i = 0; i < p->n; i++) {
 		uint64_t ready = load_relaxed(&p->shared->side[i].ready_ns);
@@ -275,6 +292,7 @@ static enum check_verdict watch(struct pair *p, char detail[CHECK_DETAIL])
 			if (now - ended_ns > GRACE_MS * (uint64_t)CHECK_MS)
 				return conclude(p, detail);
 		} else if (late(p, detail)) {
+			p->shared->timed = 1;
 			return CHECK_FAIL;
 		}
 		usleep(2000);
@@ -328,28 +346,54 @@ static const struct {
 	[CHECK_PROFILER] = {"profiler", "ncclProfiler_v", 1, 5, {check_rules_profiler}},
 };
 
-/* One rule of one version of a table; the output of the processes is replayed to stderr if it fails. *connected: set
- * when a connection was made. */
-static enum check_verdict check_run(const struct check_options *opt, enum check_table table, int version,
-				    const struct check_rule *rule, char detail[CHECK_DETAIL], int *connected)
+/* One rule of one version of a table, once. */
+static enum check_verdict run_once(const struct check_options *opt, enum check_table table, int version,
+				   const struct check_rule *rule, char detail[CHECK_DETAIL], struct history *h)
 {
-	struct pair p = {.rule = rule, .n = rule->flags & CHECK_ALONE ? 1 : 2, .timeout_ns = opt->timeout_ns};
+	struct pair p = {.rule = rule, .n = rule->flags & CHECK_ALONE ? 1 : 2, .stretch = h->stretch};
 	enum check_verdict v;
 	char symbol[32];
 
+	p.timeout_ns = opt->timeout_ns * (uint64_t)h->stretch;
+	if (rule->flags & CHECK_HEAVY)
+		p.timeout_ns *= CHECK_HEAVY_TIMES;
 	p.shared = shared_map();
 	p.log_fd = memfd_create("gantry-check", MFD_CLOEXEC);
 	snprintf(symbol, sizeof(symbol), "%s%d", tables[table].symbol, version);
 	start(&p, opt, table == CHECK_NET ? NULL : symbol, version);
 	v = watch(&p, detail);
 	kill_all(&p);
+	h->timed = v == CHECK_FAIL && p.shared->timed;
 	if (p.log_fd >= 0) {
-		if (v == CHECK_FAIL || opt->verbose)
+		if (opt->verbose || (v == CHECK_FAIL && !(h->timed && h->stretch == 1 && h->retried < opt->retries)))
 			replay(p.log_fd, rule->name, version);
 		close(p.log_fd);
 	}
-	*connected |= p.shared->connected;
+	h->connected |= p.shared->connected;
+	h->moved |= p.shared->moved;
 	munmap(p.shared, sizeof(*p.shared));
+	return v;
+}
+
+/*
+ * The same, and once more with longer limits if it failed only because something took too long: that may be a busy
+ * machine. A plugin whose second runs fail as well gets no more of them, so the whole check ends in bounded time.
+ */
+static enum check_verdict check_run(const struct check_options *opt, enum check_table table, int version,
+				    const struct check_rule *rule, char detail[CHECK_DETAIL], struct history *h)
+{
+	enum check_verdict v;
+	size_t at;
+
+	h->stretch = 1;
+	v = run_once(opt, table, version, rule, detail, h);
+	if (v != CHECK_FAIL || !h->timed || h->retried >= opt->retries)
+		return v;
+	h->stretch = RETRY_STRETCH;
+	v = run_once(opt, table, version, rule, detail, h);
+	h->retried += v == CHECK_FAIL;
+	at = strlen(detail);
+	snprintf(detail + at, CHECK_DETAIL - at, " (second run, limits %d times as long)", RETRY_STRETCH);
 	return v;
 }
 
@@ -372,16 +416,22 @@ static void probe_run(struct check_side *s)
 static int check_probe(const struct check_options *opt, unsigned mask[CHECK_TABLES], char detail[CHECK_DETAIL])
 {
 	static const struct check_rule probe = {"open", "the library opens", probe_run, CHECK_ALONE | CHECK_RAW, 0};
-	int connected = 0;
+	struct history h = {.stretch = 1};
 
-	return check_run(opt, CHECK_NET, 0, &probe, detail, &connected) == CHECK_PASS &&
+	return run_once(opt, CHECK_NET, 0, &probe, detail, &h) == CHECK_PASS &&
 	       sscanf(detail, "%x %x %x %x", &mask[CHECK_NET], &mask[CHECK_COLLNET], &mask[CHECK_TUNER],
 		      &mask[CHECK_PROFILER]) == CHECK_TABLES;
 }
 
 /* ---- the command ---- */
 
-enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
+enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, RULES_MAX = 128 };
+enum { DEFAULT_TIMEOUT_S = 10, DEFAULT_RETRIES = 3, DEFAULT_LATE_S = 3, DEFAULT_COMMS = 64 };
+#ifdef GANTRY_SANITIZED /* sanitizers make every byte ten times as dear */
+enum { DEFAULT_LARGE = 16 << 20 };
+#else
+enum { DEFAULT_LARGE = 256 << 20 };
+#endif
 
 static const char *const verdict_names[] = {"none", "pass", "fail", "skip"};
 
@@ -405,6 +455,10 @@ static const struct option_spec specs[] = {
 	{0, OPTION_TEXT, "rule", AT(rule), 0, 0, NULL, "NAME", "this rule only (all)"},
 	{0, OPTION_CHOICE, "device", AT(opt.device), 0, 0, "auto|cuda|host", NULL, "whose memory stands for a GPU's (auto: GPU 0 if there is one)"},
 	{0, OPTION_TIME, "timeout", AT(opt.timeout_ns), 1000000000, 0, NULL, "S", "the longest that a rule may take (10s)"},
+	{0, OPTION_INT, "retries", AT(opt.retries), 0, 100, NULL, "N", "second runs that may fail before failures of time are reported at once (3)"},
+	{0, OPTION_TIME, "late", AT(opt.extent.late_ns), 1000000, 0, NULL, "S", "how late the latest peer is (3s; at most a third of the timeout)"},
+	{0, OPTION_SIZE, "large", AT(opt.extent.large), 1, (uint64_t)1 << 40, NULL, "SIZE", "the largest message (256M)"},
+	{0, OPTION_INT, "comms", AT(opt.extent.comms), 2, 4096, NULL, "N", "connections at once (64)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
 	{0, OPTION_FLAG, "verbose", AT(opt.verbose), 0, 0, NULL, NULL, "show what the plugin prints, also where it passes"},
 	{0, OPTION_FLAG, "list", AT(list), 0, 0, NULL, NULL, "only list the rules"},
@@ -414,7 +468,8 @@ static const struct option_spec specs[] = {
 static const struct option_set set = {
 	.program = "gantry check",
 	.usage = "PLUGIN [--table KIND] [--version N] [--rule NAME] [--device D]\n"
-		 "       [--timeout S] [--json] [--verbose]\n"
+		 "       [--timeout S] [--retries N] [--late S] [--large SIZE] [--comms N]\n"
+		 "       [--json] [--verbose]\n"
 		 "       gantry check --list",
 	.about =
 		"Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
@@ -530,8 +585,8 @@ static void usable_run(struct check_side *s)
 static int usable(const struct request *q, int version, struct tally *t, char detail[CHECK_DETAIL])
 {
 	static const struct check_rule probe = {"table", "", usable_run, CHECK_ALONE, 0};
-	int connected = 0;
-	enum check_verdict v = check_run(&q->opt, CHECK_NET, version, &probe, detail, &connected);
+	struct history h = {0};
+	enum check_verdict v = check_run(&q->opt, CHECK_NET, version, &probe, detail, &h);
 
 	if (v == CHECK_FAIL)
 		count(q, t, "table", version, v, detail);
@@ -540,28 +595,44 @@ static int usable(const struct request *q, int version, struct tally *t, char de
 	return v == CHECK_PASS;
 }
 
+/* Why a rule that needs connections would only fail once more; NULL: run it. */
+static const char *hopeless(const struct history *h)
+{
+	if (!h->failed || h->moved)
+		return NULL;
+	if (!(h->connected & CHECK_CONNECTED) && !(h->connected & CHECK_ACCEPTED))
+		return "not run: no connection could be made";
+	if (!(h->connected & CHECK_CONNECTED))
+		return "not run: connect has never given a comm";
+	if (!(h->connected & CHECK_ACCEPTED))
+		return "not run: accept has never given a comm";
+	return h->hung ? "not run: no message has ever arrived" : NULL;
+}
+
 static void run_version(const struct request *q, enum check_table table, int version, struct tally *t)
 {
 	const struct check_rule *r;
 	struct rule_walk w = {.table = table};
-	int connected = 0, failed = 0;
+	struct history h = {0};
 	enum check_table of;
 
 	t->versions++;
 	while ((r = rule_next(&w, &of)) && of == table) {
+		int pair = !(r->flags & CHECK_ALONE) && table == CHECK_NET;
 		char detail[CHECK_DETAIL] = "";
 		enum check_verdict v;
 
 		if (q->rule && strcmp(q->rule, r->name) != 0)
 			continue;
-		if (!(r->flags & CHECK_ALONE) && failed && !connected && table == CHECK_NET) {
-			count(q, t, r->name, version, CHECK_SKIP, "not run: no connection could be made");
+		if (pair && hopeless(&h)) {
+			count(q, t, r->name, version, CHECK_SKIP, hopeless(&h));
 			continue;
 		}
-		v = check_run(&q->opt, table, version, r, detail, &connected);
+		v = check_run(&q->opt, table, version, r, detail, &h);
 		if (v == CHECK_REFUSED) /* a net plugin did not before */
 			v = table == CHECK_NET ? CHECK_FAIL : CHECK_SKIP;
-		failed |= v == CHECK_FAIL && !(r->flags & CHECK_ALONE);
+		h.failed |= v == CHECK_FAIL && pair;
+		h.hung |= v == CHECK_FAIL && pair && h.timed;
 		count(q, t, r->name, version, v, detail);
 	}
 }
@@ -636,7 +707,11 @@ static int run_all(const struct request *q)
 
 int cmd_check(int argc, char **argv)
 {
-	struct request q = {.opt.timeout_ns = DEFAULT_TIMEOUT_S * 1000 * (uint64_t)CHECK_MS};
+	struct request q = {.opt = {.timeout_ns = DEFAULT_TIMEOUT_S * 1000 * (uint64_t)CHECK_MS,
+				    .retries = DEFAULT_RETRIES,
+				    .extent = {.late_ns = DEFAULT_LATE_S * 1000 * (uint64_t)CHECK_MS,
+					       .large = DEFAULT_LARGE,
+					       .comms = DEFAULT_COMMS}}};
 	int status = options_parse(&set, argc, argv, &q);
 
 	if (status)

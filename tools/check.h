@@ -10,8 +10,8 @@
  *   progress thread  runs the rule's function: isend, irecv, test, irecvConsumed; it hands everything
  *                    else to the service thread and waits for it
  *
- * That is a communicator of NCCL. A process may have a second one (check_second), with a pair of threads and, from v11 on,
- * a context of its own.
+ * That is a communicator of NCCL. A process may have more of them (check_communicator), each with a pair of threads and,
+ * from v11 on, a context of its own.
  *
  * A and B talk to each other over a socket pair, and to the tool through a page
  * of shared memory that outlives a crash: it names the phase of the rule and the
@@ -30,7 +30,14 @@
 #include "net/net.h"
 
 enum check_verdict { CHECK_NONE, CHECK_PASS, CHECK_FAIL, CHECK_SKIP, CHECK_REFUSED };
-enum check_thread { CHECK_SERVICE, CHECK_PROGRESS, CHECK_OF_ONE, CHECK_THREADS = 2 * CHECK_OF_ONE };
+/* CHECK_COMMUNICATORS of a process, at most. */
+enum check_thread {
+	CHECK_SERVICE,
+	CHECK_PROGRESS,
+	CHECK_OF_ONE,
+	CHECK_COMMUNICATORS = 4,
+	CHECK_THREADS = CHECK_COMMUNICATORS * CHECK_OF_ONE
+};
 enum {
 	CHECK_DETAIL = 256,
 	CHECK_MS = 1000000,	/* nanoseconds */
@@ -39,7 +46,8 @@ enum {
 	CHECK_WINDOW_MAX = 256, /* GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS */
 	CHECK_STEPS = 8,	/* requests that NCCL keeps in flight for an operation on a connection */
 	CHECK_SHARED = 16,	/* sends, where operations share a connection (maxRecvs > 1) */
-	CHECK_TEST_SIZES = 32,	/* room that NCCL gives to test for the sizes of a receive */
+	CHECK_HEAVY_TIMES = 4,
+	CHECK_TEST_SIZES = 32, /* room that NCCL gives to test for the sizes of a receive */
 };
 /* Exit statuses of a process before its end; what it had to say is in shared memory. */
 /* Whose memory the rules on GPU memory use. */
@@ -51,6 +59,7 @@ enum check_flags {
 	CHECK_ALONE = 1 << 0,	/* one process, not two */
 	CHECK_RAW = 1 << 1,	/* neither adapted nor initialised: the rule looks at the table itself */
 	CHECK_NO_INIT = 1 << 2, /* adapted; the rule calls init itself */
+	CHECK_HEAVY = 1 << 3,	/* moves so much that its deadline is CHECK_HEAVY_TIMES as long */
 };
 
 /* What NCCL looks for in a net plugin's library. */
@@ -81,7 +90,17 @@ struct check_shared {
 	struct check_status side[2];
 	int first_fail;	  /* 0, or 1 + the side that failed first */
 	int expect_death; /* side B is being killed on purpose */
-	int connected;	  /* some connection was made */
+	int connected;	  /* CHECK_CONNECTED, CHECK_ACCEPTED: some connect and some accept gave a comm */
+	int moved;	  /* a message arrived as it should */
+	int timed;	  /* the first failure is one of time: a second run with longer limits may pass */
+};
+enum { CHECK_CONNECTED = 1, CHECK_ACCEPTED = 2 };
+
+/* How far the rules go, from the command line. */
+struct check_extent {
+	uint64_t late_ns; /* how late the latest peer is */
+	uint64_t large;	  /* bytes of the largest message */
+	int comms;	  /* connections at once */
 };
 
 /* One process of a pair, seen from inside. */
@@ -99,7 +118,9 @@ struct check_side {
 	int role;    /* 0 is A, 1 is B */
 	int peer_fd; /* -1 when alone */
 	enum check_device device;
-	int first_thread;	    /* 0, or CHECK_OF_ONE in the second communicator */
+	struct check_extent extent;
+	int stretch;		    /* limits of time are this many times as long: more than 1 in a second run */
+	int first_thread;	    /* CHECK_OF_ONE times the number of the communicator */
 	uint64_t start_ns, soft_ns; /* soft_ns: when a rule should give up by itself, before the tool ends it */
 	struct check_shared *shared;
 	struct check_status *me;
@@ -113,7 +134,7 @@ struct check_side {
 	void (*job)(struct check_side *s, void *arg);
 	void *job_arg;
 	int job_busy, finished;
-	/* Of a second communicator: its service thread, and what check_second_start started. */
+	/* Of a further communicator: its service thread, and what check_communicator_start started. */
 	pthread_t service, user;
 	void (*run)(struct check_side *s, void *arg);
 	void *run_arg;
@@ -122,6 +143,8 @@ struct check_side {
 /* check_side.c: the inside of a process. */
 void check_side_main(struct check_side *s, const char *plugin) __attribute__((noreturn));
 void check_fail(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+/* A failure that a busy machine may cause, so the tool runs the rule once more. check_fail after soft_ns is one too. */
+void check_late(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 void check_skip(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 /* The plugin does not want this machine: no verdict on it. */
 void check_refused(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
@@ -159,26 +182,37 @@ void check_service_start(struct check_side *s, void (*job)(struct check_side *, 
 void check_service_wait(struct check_side *s);
 
 /*
- * A second communicator of the process, as NCCL makes it: init comes from the thread that calls this (before v11 there was
- * one for the library), connections from a service thread of its own. A job runs beside the first communicator: as its
- * progress thread, or as the thread of the user that ends it, with check_second_end.
+ * Communicator `number` (1 and up) of the process, as NCCL makes it: init comes from the thread that calls this (before v11
+ * there was one for the library), connections from a service thread of its own. A job runs beside the first communicator:
+ * as its progress thread, or as the thread of the user that ends it, with check_communicator_end.
  */
-struct check_side *check_second(struct check_side *s);
-void check_second_start(struct check_side *second, void (*run)(struct check_side *, void *), void *arg);
-void check_second_wait(struct check_side *second);
-void check_second_end(struct check_side *second); /* the service thread ends, and then the context */
+struct check_side *check_communicator(struct check_side *s, int number);
+void check_communicator_start(struct check_side *other, void (*run)(struct check_side *, void *), void *arg);
+void check_communicator_wait(struct check_side *other);
+void check_communicator_end(struct check_side *other); /* the service thread ends, and then the context */
 
 /* check_flow.c: what NCCL's service thread does. Unless said otherwise, called on the progress thread. */
+/* A handle between guard bytes: the plugin owns the 128 in the middle. */
+struct check_handle {
+	uint8_t before[CHECK_GUARD], bytes[GANTRY_NET_HANDLE_SIZE], after[2 * GANTRY_NET_HANDLE_SIZE];
+};
 struct check_link {
 	int sending; /* this side has the send comm, the other one the receive comm */
-	unsigned connect_late_ms, accept_late_ms;
 	int dev;
+	struct check_handle handle;		     /* of the sending side, the same place in every call of connect */
+	void *listen;				     /* of the receiving side, while it is open */
 	void *comm;				     /* result */
 	struct gantry_net_device_handle *dev_handle; /* result, of a receiver of device type UNPACK; else NULL */
 };
 /* On the service thread. An error of init and no devices are a refusal: NCCL goes on without the plugin. */
 void check_init(struct check_side *s, void **ret_ctx);
-void check_link_job(struct check_side *s, void *link); /* on the service thread */
+/* The two halves of making a connection, on the service thread: the handle reaches the other process, and both get a
+ * comm. Handles of several can go across before either side connects, and then several threads can. */
+void check_link_begin(struct check_side *s, void *link);
+void check_link_end(struct check_side *s, void *link);
+void check_link_job(struct check_side *s, void *link); /* both */
+/* One call of connect or accept; 1 when it has given the comm. */
+int check_link_try(struct check_side *s, struct check_link *link);
 void *check_link(struct check_side *s, int sending);
 /* Listens with guard bytes behind the handle; on the service thread. */
 void *check_listen(struct check_side *s, int dev, uint8_t handle[GANTRY_NET_HANDLE_SIZE]);
@@ -206,14 +240,15 @@ struct check_plan {
 	int sizes;	 /* judge what test reports */
 	int null_sizes;	 /* test gets no place for sizes: of every second send, and in NCCL's bootstrap */
 	int by_tag;	 /* sends run ahead tag by tag: a group's last send comes after other groups' first */
+	int seeds;	 /* flows beside this one have seeds from 0 up to this: for the report */
 };
 void check_plan_make(struct check_side *s, struct check_plan *p, int count); /* groups of one buffer, size 0, tag 0 */
 /* One buffer per group, sizes as given. */
 void check_plan_uniform(struct check_side *s, struct check_plan *p, int count, size_t send, size_t recv);
 
 struct check_post {
-	void *request;
-	int index; /* group, or group * MAX_RECVS + buffer for a send */
+	void *request; /* NULL: done */
+	int index;     /* group, or group * MAX_RECVS + buffer for a send */
 	int n;
 	void *data[GANTRY_NET_MAX_RECVS];
 	size_t sizes[GANTRY_NET_MAX_RECVS];
@@ -234,6 +269,7 @@ struct check_flow {
 	int most;		 /* requests in flight at the same time */
 	int next_group, next_in_group;
 	int sent[GANTRY_NET_MAX_RECVS]; /* by_tag: how many of each buffer */
+	int first_tag;			/* of a sender: whose request is tested first */
 	uint64_t rng;
 	struct check_post ring[CHECK_WINDOW_MAX];
 };
@@ -244,7 +280,7 @@ void check_flow_free(struct check_flow *f);  /* after the comm is gone */
 int check_flow_post(struct check_flow *f);
 /* Posts one more, and returns what the plugin says. */
 gantry_result check_flow_try(struct check_flow *f);
-/* Tests the oldest, as NCCL does; 1 when it was done (and its contents were right). */
+/* Tests the oldest receive or each tag's oldest send, as NCCL does; 1 when one was done (and its contents were right). */
 int check_flow_test(struct check_flow *f);
 /* Compares a receive that is done with the plan; check_flow_test does it too. */
 void check_flow_received(struct check_flow *f, const struct check_post *p, const int *sizes);
@@ -260,7 +296,7 @@ size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t m
 int check_unwritten(const void *value, size_t size);	  /* as NCCL left it: the plugin wrote nothing */
 size_t check_untouched(const uint8_t *data, size_t size); /* first byte that is not CHECK_POISON, or size */
 uint64_t check_random(uint64_t *state);
-/* Memory of this process in KiB. What it takes more of than before, and has not merely touched for the first time: a ring
+/* Memory of this process in KiB, and what malloc has handed out in bytes. What it takes more of than before, and has not merely touched for the first time: a ring
  * that was made at connect fills page by page. */
 struct check_memory {
 	long resident, mapped, allocated;

@@ -35,18 +35,13 @@ void check_init(struct check_side *s, void **ret_ctx)
 	s->devices = n;
 }
 
-/* A handle between guard bytes: the plugin owns the 128 in the middle. */
-struct guarded_handle {
-	uint8_t before[CHECK_GUARD], bytes[GANTRY_NET_HANDLE_SIZE], after[2 * GANTRY_NET_HANDLE_SIZE];
-};
-
-static void guard_set(struct guarded_handle *h)
+static void guard_set(struct check_handle *h)
 {
 	memset(h, CHECK_POISON, sizeof(*h));
 	memset(h->bytes, 0, sizeof(h->bytes));
 }
 
-static void guard_check(struct check_side *s, const struct guarded_handle *h, const char *call)
+static void guard_check(struct check_side *s, const struct check_handle *h, const char *call)
 {
 	size_t at = check_untouched(h->after, sizeof(h->after));
 
@@ -60,7 +55,7 @@ static void guard_check(struct check_side *s, const struct guarded_handle *h, co
 
 void *check_listen(struct check_side *s, int dev, uint8_t handle[GANTRY_NET_HANDLE_SIZE])
 {
-	struct guarded_handle h;
+	struct check_handle h;
 	void *listen = NULL;
 
 	guard_set(&h);
@@ -72,21 +67,12 @@ void *check_listen(struct check_side *s, int dev, uint8_t handle[GANTRY_NET_HAND
 	return listen;
 }
 
-static void poll_pause(struct check_side *s, const char *call, uint64_t since)
-{
-	uint64_t took = gantry_now_ns() - since;
-
-	if (!check_left_ns(s) || took > CONNECT_LIMIT_MS * (uint64_t)CHECK_MS)
-		check_fail(s, "%s still gave no comm after %.1f s", call, (double)took / 1e9);
-	usleep(POLL_US);
-}
-
 /* What the service thread does with a comm that it has just got. */
 static void link_made(struct check_side *s, const struct check_link *l)
 {
 	if (check_unwritten(&l->comm, sizeof(l->comm)))
 		check_fail(s, "%s returned success and wrote no comm", l->sending ? "connect" : "accept");
-	store_release(&s->shared->connected, 1);
+	fetch_or_relaxed(&s->shared->connected, l->sending ? CHECK_CONNECTED : CHECK_ACCEPTED);
 }
 
 /* NCCL has one for the receiving side of UNPACK, but not in its bootstrap. It stays as long as the process. */
@@ -103,58 +89,72 @@ static struct gantry_net_device_handle *device_handle(const struct check_side *s
 	return dev;
 }
 
-static void link_receive(struct check_side *s, struct check_link *l)
+static int try_accept(struct check_side *s, struct check_link *l)
 {
-	struct gantry_net_device_handle *dev = device_handle(s);
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	void *listen = check_listen(s, l->dev, handle);
-	uint64_t since;
+	struct gantry_net_device_handle *dev = l->dev_handle;
 
-	check_tell(s, handle, sizeof(handle));
-	check_sleep_ms(l->accept_late_ms);
-	since = gantry_now_ns();
-	for (;;) {
-		CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &l->comm, &dev));
-		if (l->comm)
-			break;
-		poll_pause(s, "accept", since);
-	}
+	CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, l->listen, &l->comm, &dev));
+	if (!l->comm)
+		return 0;
 	link_made(s, l);
 	if (dev && (!dev->handle || !dev->size))
 		check_fail(s, "device type UNPACK, but accept did not fill the device handle");
 	l->dev_handle = dev;
-	CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen));
+	CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, l->listen));
+	l->listen = NULL;
+	return 1;
 }
 
-static void link_send(struct check_side *s, struct check_link *l)
+static int try_connect(struct check_side *s, struct check_link *l)
 {
 	struct gantry_net_device_handle *none = NULL;
-	struct guarded_handle h;
-	uint64_t since;
 
-	guard_set(&h);
-	check_hear(s, h.bytes, sizeof(h.bytes));
-	check_sleep_ms(l->connect_late_ms);
-	since = gantry_now_ns();
-	for (;;) {
-		CHECK_MUST(s, CHECK_SERVICE, "connect",
-			   s->net->ops->connect(s->net, s->ctx, l->dev, h.bytes, &l->comm, &none));
-		guard_check(s, &h, "connect");
-		if (l->comm)
-			break;
-		poll_pause(s, "connect", since);
-	}
+	CHECK_MUST(s, CHECK_SERVICE, "connect",
+		   s->net->ops->connect(s->net, s->ctx, l->dev, l->handle.bytes, &l->comm, &none));
+	guard_check(s, &l->handle, "connect");
+	if (!l->comm)
+		return 0;
 	link_made(s, l);
+	return 1;
+}
+
+int check_link_try(struct check_side *s, struct check_link *l)
+{
+	return l->sending ? try_connect(s, l) : try_accept(s, l);
+}
+
+void check_link_begin(struct check_side *s, void *link)
+{
+	struct check_link *l = link;
+
+	guard_set(&l->handle);
+	if (l->sending) {
+		check_hear(s, l->handle.bytes, sizeof(l->handle.bytes));
+		return;
+	}
+	l->dev_handle = device_handle(s);
+	l->listen = check_listen(s, l->dev, l->handle.bytes);
+	check_tell(s, l->handle.bytes, sizeof(l->handle.bytes));
+}
+
+void check_link_end(struct check_side *s, void *link)
+{
+	uint64_t since = gantry_now_ns(), limit = CONNECT_LIMIT_MS * (uint64_t)s->stretch * CHECK_MS, took;
+	struct check_link *l = link;
+
+	while (!check_link_try(s, l)) {
+		took = gantry_now_ns() - since;
+		if (!check_left_ns(s) || took > limit)
+			check_late(s, "%s still gave no comm after %.1f s", l->sending ? "connect" : "accept",
+				   (double)took / 1e9);
+		usleep(POLL_US);
+	}
 }
 
 void check_link_job(struct check_side *s, void *link)
 {
-	struct check_link *l = link;
-
-	if (l->sending)
-		link_send(s, l);
-	else
-		link_receive(s, l);
+	check_link_begin(s, link);
+	check_link_end(s, link);
 }
 
 void *check_link(struct check_side *s, int sending)
@@ -233,8 +233,8 @@ uint64_t check_close(struct check_side *s, enum check_kind kind, void *comm)
 	struct close_job j = {.kind = kind, .comm = comm};
 
 	check_service(s, close_job, &j);
-	if (j.took_ns > CLOSE_LIMIT_MS * (uint64_t)CHECK_MS)
-		check_fail(s, "%s took %.1f s, phase: %s", names[kind], (double)j.took_ns / 1e9, s->me->phase);
+	if (j.took_ns > CLOSE_LIMIT_MS * (uint64_t)s->stretch * CHECK_MS)
+		check_late(s, "%s took %.1f s, phase: %s", names[kind], (double)j.took_ns / 1e9, s->me->phase);
 	return j.took_ns;
 }
 
@@ -245,13 +245,13 @@ uint64_t check_close(struct check_side *s, enum check_kind kind, void *comm)
  * and received by the other.
  *
  * Posts and tests follow NCCL: a window of requests in flight, only the oldest
- * is tested, a NULL request is tried again. Every byte that arrives is compared
+ * receive and each tag's oldest send are tested, a NULL request is tried again. Every byte that arrives is compared
  * with what its message and position say it must be, and every byte that must
  * not arrive (the rest of a larger receive, the guard behind it) with the poison
  * that was there before.
  */
 
-enum { SLOT_ALIGN = 64, BURST = 4, IDLE_SPINS = 64, IDLE_US = 20 };
+enum { REUSED = 4096, SLOT_ALIGN = 64, BURST = 4, IDLE_SPINS = 64, IDLE_US = 20 };
 
 static uint64_t word_of(uint64_t seed, uint64_t message, uint64_t at)
 {
@@ -376,7 +376,8 @@ struct check_flow *check_flow_open(struct check_side *s, const struct check_plan
 	f->arena = mmap(NULL, f->arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (f->arena == MAP_FAILED)
 		check_fail(s, "no memory for %zu bytes of buffers (a limit of this machine)", f->arena_size);
-	memset(f->arena, CHECK_POISON, f->arena_size);
+	if (!sending)
+		memset(f->arena, CHECK_POISON, f->arena_size);
 	f->mr = check_reg(s, comm, f->arena, f->arena_size);
 	return f;
 }
@@ -433,6 +434,7 @@ static gantry_result post_send(struct check_flow *f, struct check_post *p)
 	p->index = (int)message_id(f->next_group, k);
 	p->data[0] = slot_of(f, f->posted, 0);
 	p->sizes[0] = g->send[k];
+	p->tags[0] = g->tag[k];
 	if (f->prepared == f->posted || f->plan->by_tag)
 		check_fill(p->data[0], g->send[k], f->plan->seed, (uint64_t)p->index);
 	f->prepared = f->posted + 1;
@@ -454,7 +456,7 @@ static gantry_result post_recv(struct check_flow *f, struct check_post *p)
 		p->sizes[k] = g->recv[k];
 		p->tags[k] = g->tag[k];
 		p->mrs[k] = f->mr;
-		if (f->prepared == f->posted)
+		if (f->prepared == f->posted && f->posted >= f->window) /* not fresh any more */
 			memset(p->data[k], CHECK_POISON, g->recv[k] + CHECK_GUARD);
 	}
 	f->prepared = f->posted + 1;
@@ -508,22 +510,28 @@ int check_flow_post(struct check_flow *f)
 	return f->posted > before;
 }
 
-/* Which message of the plan the data really are, for the report; -1 if none. */
-static long recognise(const struct check_flow *f, const uint8_t *data, size_t size)
+/* Which message of the plan the data really are, or of a plan beside it, for the report; -1 if none. */
+static long recognise(const struct check_flow *f, const uint8_t *data, size_t size, uint64_t *ret_seed)
 {
 	size_t n = size < 16 ? size : 16;
 
-	for (int i = 0; i < f->plan->count && n >= 8; i++)
-		for (int k = 0; k < f->plan->groups[i].n; k++)
-			if (check_compare(data, n, f->plan->seed, message_id(i, k)) == n)
-				return (long)message_id(i, k);
+	*ret_seed = f->plan->seed;
+	for (int other = -1; other < f->plan->seeds; *ret_seed = (uint64_t)++other)
+		for (int i = 0; i < f->plan->count && n >= 8; i++)
+			for (int k = 0; k < f->plan->groups[i].n; k++)
+				if (check_compare(data, n, *ret_seed, message_id(i, k)) == n)
+					return (long)message_id(i, k);
 	return -1;
 }
 
 static void wrong_contents(const struct check_flow *f, int group, int k, const uint8_t *data, size_t size, size_t at)
 {
-	long other = at == 0 ? recognise(f, data, size) : -1;
+	uint64_t seed;
+	long other = at == 0 ? recognise(f, data, size, &seed) : -1;
 
+	if (other >= 0 && seed != f->plan->seed)
+		check_fail(f->s, "receive %d of connection %d (%zu bytes) holds message %ld of connection %d", group,
+			   (int)f->plan->seed, size, other / GANTRY_NET_MAX_RECVS, (int)seed);
 	if (other >= 0)
 		check_fail(f->s, "receive %d buffer %d (tag %d, %zu bytes) holds the message of receive %ld buffer %ld",
 			   group, k, f->plan->groups[group].tag[k], size, other / GANTRY_NET_MAX_RECVS,
@@ -558,6 +566,7 @@ void check_flow_received(struct check_flow *f, const struct check_post *p, const
 				   g->send[k] + at,
 				   g->send[k] + at < g->recv[k] ? "past the message" : "past the receive buffer");
 	}
+	store_relaxed(&f->s->shared->moved, 1);
 }
 
 /* LL and LL128: the reader looks at the data itself, and that may be before or after the completion. */
@@ -570,17 +579,13 @@ static int optional_arrived(const struct check_flow *f, const struct check_post 
 	return check_compare(data, size, f->plan->seed, message_id(p->index, 0)) == size;
 }
 
-int check_flow_test(struct check_flow *f)
+static int test_recv(struct check_flow *f)
 {
 	struct check_post *p = &f->ring[f->done % CHECK_WINDOW_MAX];
 	struct gantry_net *net = f->s->net;
 	int sizes[CHECK_TEST_SIZES] = {0}, done = 0;
-	int no_sizes = f->plan->null_sizes && (!f->plan->sizes || (f->sending && p->index & 1));
+	int no_sizes = f->plan->null_sizes && !f->plan->sizes;
 
-	if (f->done == f->posted)
-		return 0;
-	if (f->sending) /* NCCL has one number there, and does not look at it */
-		memset(sizes, GANTRY_NET_UNWRITTEN, sizeof(sizes));
 	if (p->request)
 		CHECK_MUST(f->s, CHECK_PROGRESS, "test",
 			   net->ops->test(net, p->request, &done, no_sizes ? NULL : sizes));
@@ -590,17 +595,76 @@ int check_flow_test(struct check_flow *f)
 		check_fail(f->s, "test returned success and did not write done");
 	if (!done)
 		return 0;
-	if (!f->sending) {
-		if (p->request && f->s->nccl.phandle)
-			CHECK_MUST(f->s, CHECK_PROGRESS, "irecvConsumed",
-				   net->ops->irecv_consumed(net, f->comm, p->n, p->request));
-		p->request = NULL;
-		if (f->plan->optional && !optional_arrived(f, p))
-			return 0;
-		check_flow_received(f, p, sizes);
-	}
+	if (p->request && f->s->nccl.phandle)
+		CHECK_MUST(f->s, CHECK_PROGRESS, "irecvConsumed",
+			   net->ops->irecv_consumed(net, f->comm, p->n, p->request));
+	p->request = NULL;
+	if (f->plan->optional && !optional_arrived(f, p))
+		return 0;
+	check_flow_received(f, p, sizes);
 	f->done++;
 	return 1;
+}
+
+/* For the size of a send NCCL has one number, which it does not look at, and other things of its own around it. */
+static int test_send(struct check_flow *f, struct check_post *p)
+{
+	struct {
+		int before[CHECK_TEST_SIZES], size, after[CHECK_TEST_SIZES];
+	} room;
+	int sizes[CHECK_TEST_SIZES], done = 0, one = f->plan->sizes,
+				     none = f->plan->null_sizes && (!one || p->index & 1);
+	struct gantry_net *net = f->s->net;
+
+	memset(&room, GANTRY_NET_UNWRITTEN, sizeof(room));
+	memset(sizes, GANTRY_NET_UNWRITTEN, sizeof(sizes));
+	CHECK_MUST(f->s, CHECK_PROGRESS, "test",
+		   net->ops->test(net, p->request, &done,
+				  none	? NULL
+				  : one ? &room.size
+					: sizes));
+	if (check_unwritten(&done, sizeof(done)))
+		check_fail(f->s, "test returned success and did not write done");
+	if (!check_unwritten(room.before, sizeof(room.before)) || !check_unwritten(room.after, sizeof(room.after)))
+		check_fail(f->s, "test of a send wrote past the one size that NCCL has room for");
+	if (!done)
+		return 0;
+	/* The buffer is the sender's again, and has other bytes in it at once. */
+	memset(p->data[0], CHECK_POISON, p->sizes[0] < REUSED ? p->sizes[0] : REUSED);
+	if (p->sizes[0])
+		((uint8_t *)p->data[0])[p->sizes[0] - 1] = CHECK_POISON;
+	p->request = NULL;
+	return 1;
+}
+
+/* NCCL's operations share a connection, each with a tag, and each tests its own oldest send. */
+static int test_sends(struct check_flow *f)
+{
+	struct check_post *oldest[CHECK_WINDOW_MAX];
+	int n = 0, moved = 0;
+
+	for (int i = f->done; i < f->posted; i++) {
+		struct check_post *p = &f->ring[i % CHECK_WINDOW_MAX];
+		int k = 0;
+
+		while (k < n && oldest[k]->tags[0] != p->tags[0])
+			k++;
+		if (p->request && k == n)
+			oldest[n++] = p;
+	}
+	for (int i = 0; i < n; i++)
+		moved += test_send(f, oldest[(f->first_tag + i) % n]);
+	f->first_tag++;
+	while (f->done < f->posted && !f->ring[f->done % CHECK_WINDOW_MAX].request)
+		f->done++;
+	return moved;
+}
+
+int check_flow_test(struct check_flow *f)
+{
+	if (f->done == f->posted)
+		return 0;
+	return f->sending ? test_sends(f) : test_recv(f);
 }
 
 static void give_up(struct check_flow *const *flows, int n)

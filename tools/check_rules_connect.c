@@ -11,7 +11,16 @@
 #include "base/log.h"
 #include "check.h"
 
-enum { INIT_REPEATS = 20, SLOW_REPEATS = 2, SLOW_INIT_MS = 50, CONTEXTS = 3, LOADS = 3, NAMES_MAX = 64 };
+enum {
+	INIT_REPEATS = 20,
+	SLOW_REPEATS = 2,
+	SLOW_INIT_MS = 50,
+	CONTEXTS = 3,
+	LOADS = 3,
+	NAMES_MAX = 64,
+	NAME_BYTES = 256,
+	ASK_TIMES = 3
+};
 
 /* In the order of the tables; every entry is a pointer. NCCL looks before it calls those marked optional. */
 static const struct {
@@ -175,8 +184,13 @@ static void properties_written(struct check_side *s, int dev, const struct gantr
 			check_fail(s, "device %d: getProperties wrote no %s", dev, fields[i].name);
 }
 
-/* ret_name: borrowed from the plugin, as NCCL does. */
-static void properties_of(struct check_side *s, int dev, int devices, const char **ret_name)
+/* The first answer for a device; the strings are the plugin's, and what they were then. */
+struct answer {
+	struct gantry_net_properties p;
+	char name[NAME_BYTES], pci_path[NAME_BYTES];
+};
+
+static void properties_of(struct check_side *s, int dev, int devices, struct gantry_net_properties *ret)
 {
 	struct gantry_net_properties p = {0};
 
@@ -195,50 +209,89 @@ static void properties_of(struct check_side *s, int dev, int devices, const char
 	if (p.max_p2p_bytes < 1 || p.max_p2p_bytes > (size_t)1 << 40)
 		check_fail(s, "device %d: maxP2pBytes is %zu, not 1 to 2^40", dev, p.max_p2p_bytes);
 	virtual_device(s, dev, &p, devices);
-	*ret_name = p.name;
+	*ret = p;
 	if (dev == 0)
 		check_note(s, "%d device%s; device 0 is %s, %d Mbit/s%s, maxRecvs %d, ptrSupport 0x%x", devices,
 			   devices == 1 ? "" : "s", p.name, p.speed, p.speed > 0 ? "" : " (NCCL takes it as 10000)",
 			   p.max_recvs, p.ptr_support);
 }
 
-static void properties_job(struct check_side *s, void *arg)
+static void same_text(struct check_side *s, int dev, const char *what, const char *then, const char *now)
 {
-	const char *names[NAMES_MAX];
-	char *copies[NAMES_MAX];
-	int n = 0, kept = 0;
-
-	(void)arg;
-	check_phase(s, "asking for properties");
-	CHECK_MUST(s, CHECK_SERVICE, "devices", s->net->ops->devices(s->net, &n));
-	for (int i = 0; i < n; i++) {
-		const char *name = NULL;
-
-		properties_of(s, i, n, &name);
-		if (kept == NAMES_MAX)
-			continue;
-		names[kept] = name;
-		copies[kept] = strdup(name);
-		if (!copies[kept++])
-			check_fail(s, "no memory (a limit of this machine)");
-	}
-	/* NCCL has the properties of all devices before it looks for those to be fused by their names. */
-	for (int i = 0; i < kept; i++) {
-		if (strcmp(names[i], copies[i]) != 0)
-			check_fail(s, "device %d was named \"%.60s\", and is \"%.60s\" after another was asked for", i,
-				   copies[i], names[i]);
-		free(copies[i]);
-	}
+	if (strncmp(then, now ? now : "", NAME_BYTES - 1) != 0)
+		check_fail(s, "device %d: %s was \"%.60s\", and is \"%.60s\" after properties were asked for again",
+			   dev, what, then, now ? now : "");
 }
 
+/* NCCL asks in several places and never compares: the answers have to agree. Speed and latency may change. */
+static void same_answer(struct check_side *s, int dev, const struct answer *a, const struct gantry_net_properties *p)
+{
+	const struct {
+		const char *name;
+		long long then, now;
+	} values[] = {{"ptrSupport", a->p.ptr_support, p->ptr_support},
+		      {"guid", (long long)a->p.guid, (long long)p->guid},
+		      {"port", a->p.port, p->port},
+		      {"maxComms", a->p.max_comms, p->max_comms},
+		      {"maxRecvs", a->p.max_recvs, p->max_recvs},
+		      {"regIsGlobal", a->p.reg_is_global, p->reg_is_global},
+		      {"netDeviceType", (int)a->p.device_type, (int)p->device_type},
+		      {"maxP2pBytes", (long long)a->p.max_p2p_bytes, (long long)p->max_p2p_bytes}};
+
+	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+		if (values[i].then != values[i].now)
+			check_fail(s, "device %d: %s was %lld, and is %lld when asked for again", dev, values[i].name,
+				   values[i].then, values[i].now);
+	same_text(s, dev, "the name", a->name, a->p.name);
+	same_text(s, dev, "pciPath", a->pci_path, a->p.pci_path);
+	same_text(s, dev, "the name", a->name, p->name);
+	same_text(s, dev, "pciPath", a->pci_path, p->pci_path);
+}
+
+static void properties_job(struct check_side *s, void *arg)
+{
+	struct answer *first = arg;
+	int n = 0, kept;
+
+	CHECK_MUST(s, CHECK_SERVICE, "devices", s->net->ops->devices(s->net, &n));
+	if (n != s->devices)
+		check_fail(s, "devices gave %d, and now %d", s->devices, n);
+	kept = n < NAMES_MAX ? n : NAMES_MAX;
+	for (int i = 0; i < n; i++) {
+		struct gantry_net_properties p;
+
+		properties_of(s, i, n, &p);
+		if (i >= kept)
+			continue;
+		if (first[i].p.name) {
+			same_answer(s, i, &first[i], &p);
+			continue;
+		}
+		first[i].p = p;
+		snprintf(first[i].name, NAME_BYTES, "%s", p.name);
+		snprintf(first[i].pci_path, NAME_BYTES, "%s", p.pci_path ? p.pci_path : "");
+	}
+	/* NCCL has the properties of all devices before it looks for those to be fused by their names. */
+	for (int i = 0; i < kept; i++)
+		same_answer(s, i, &first[i], &first[i].p);
+}
+
+/* NCCL asks from the thread that made the communicator and, for each connection, from the service thread. */
 static void rule_properties(struct check_side *s)
 {
-	check_service(s, properties_job, NULL);
+	static struct answer first[NAMES_MAX];
+
+	for (int i = 0; i < ASK_TIMES; i++) {
+		check_phase(s, "asking for properties, time %d", i + 1);
+		check_service(s, properties_job, first);
+	}
+	check_phase(s, "asking for properties from another thread");
+	properties_job(s, first);
 }
 
 /* ---- making connections: the handle, nothing blocks, late peers ---- */
 
-enum { LISTENERS = 4, TRIES = 20, TRY_PAUSE_MS = 3, BOUND_MS = 250, LATE_MS = 300, BIG = 1 << 20, POSTS = 8 };
+enum { LISTENERS = 24, LONELY = 4, TRIES = 20, TRY_PAUSE_MS = 3, BOUND_MS = 250, BIG = 1 << 20, POSTS = 8 };
 
 static void listeners_job(struct check_side *s, void *arg)
 {
@@ -274,11 +327,11 @@ static void lonely_accept_job(struct check_side *s, void *arg)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	void *comm = NULL;
 
-	for (int i = 0; i < LISTENERS; i++) {
+	for (int i = 0; i < LONELY; i++) {
 		void *listen = check_listen(s, 0, handle);
 
 		check_phase(s, "accept with nobody connecting");
-		for (int k = 0; k < TRIES / LISTENERS; k++) {
+		for (int k = 0; k < TRIES / LONELY; k++) {
 			CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &comm, &none));
 			if (comm)
 				check_fail(s, "accept gave a comm though nobody connected");
@@ -343,7 +396,7 @@ static void rule_nonblocking(struct check_side *s)
 {
 	void *lonely = NULL; /* A: the listener nobody accepts on; B: what connecting to it gave, if anything */
 
-	s->slow_ns = BOUND_MS * (uint64_t)CHECK_MS;
+	s->slow_ns = BOUND_MS * (uint64_t)s->stretch * CHECK_MS;
 	check_service(s, s->role ? lonely_connect_job : lonely_accept_job, &lonely);
 	check_meet(s);
 	lonely_transfer(s, 0);
@@ -353,37 +406,80 @@ static void rule_nonblocking(struct check_side *s)
 	check_note(s, "every call returned within %d ms while the peer did nothing", BOUND_MS);
 }
 
-static void late_transfer(struct check_side *s, unsigned connect_ms, unsigned accept_ms, int late_role)
-{
-	struct check_link l = {.sending = s->role, .connect_late_ms = connect_ms, .accept_late_ms = accept_ms};
-	struct check_flow *f;
-	struct check_plan p;
+/*
+ * Everything that can be late is so at the same time, on a connection each: B connects, A accepts, A receives, B sends, and
+ * both sides use one that was idle.
+ */
+enum { LATE_CONNECT, LATE_ACCEPT, LATE_RECV, LATE_SEND, LATE_BOTH, LATE_LINKS, LATE_PAUSE_US = 1000 };
 
-	check_phase(s, "linking (connect %u ms late, accept %u ms late)", connect_ms, accept_ms);
-	check_service(s, check_link_job, &l);
-	check_plan_uniform(s, &p, 12, 150000, 150000);
-	for (int i = 0; i < p.count; i += 3)
-		p.groups[i].send[0] = p.groups[i].recv[0] = 300;
-	f = check_flow_open(s, &p, l.comm, s->role);
-	check_phase(s, "transferring with the %s late", late_role ? "sender" : "receiver");
-	check_meet(s); /* what was late before does not count */
-	if (s->role == late_role)
-		check_sleep_ms(LATE_MS);
-	check_flow_run(f);
-	check_meet(s);
-	check_flow_close(f);
+struct late {
+	struct check_link link[LATE_LINKS];
+	uint64_t until_ns;
+};
+
+/* The side that is not late calls again and again. */
+static void late_link_job(struct check_side *s, void *arg)
+{
+	struct late *l = arg;
+	struct check_link *early = &l->link[s->role ? LATE_ACCEPT : LATE_CONNECT];
+
+	while (gantry_now_ns() < l->until_ns) {
+		if (!early->comm)
+			check_link_try(s, early);
+		usleep(LATE_PAUSE_US);
+	}
+	for (int i = LATE_CONNECT; i <= LATE_ACCEPT; i++)
+		if (!l->link[i].comm)
+			check_link_end(s, &l->link[i]);
+}
+
+static void late_flow(struct check_side *s, const struct late *l, struct check_flow *early)
+{
+	while (gantry_now_ns() < l->until_ns) {
+		check_flow_post(early);
+		check_flow_test(early);
+		usleep(LATE_PAUSE_US);
+	}
+	check_service_wait(s);
 }
 
 static void rule_late_peer(struct check_side *s)
 {
-	late_transfer(s, LATE_MS, 0, 0);
-	late_transfer(s, 0, LATE_MS, 1);
-	check_note(s, "connect, accept, the receiver and the sender each %d ms late", LATE_MS);
+	uint64_t late_ns = s->extent.late_ns, most = check_left_ns(s) / 3;
+	struct check_flow *f[LATE_LINKS];
+	struct check_plan p;
+	struct late l;
+
+	late_ns = late_ns < most ? late_ns : most;
+	check_plan_uniform(s, &p, 12, BIG, BIG);
+	for (int i = 0; i < p.count; i += 3)
+		p.groups[i].send[0] = p.groups[i].recv[0] = 300;
+	memset(&l, 0, sizeof(l));
+	for (int i = 0; i < LATE_LINKS; i++) {
+		l.link[i].sending = s->role;
+		check_service(s, i <= LATE_ACCEPT ? check_link_begin : check_link_job, &l.link[i]);
+	}
+	for (int i = LATE_RECV; i < LATE_LINKS; i++)
+		f[i] = check_flow_open(s, &p, l.link[i].comm, s->role);
+	check_meet(s); /* what was late before does not count */
+	check_phase(s, "%s and %s, the other %.1f s late", s->role ? "connecting" : "accepting",
+		    s->role ? "sending" : "receiving", (double)late_ns / 1e9);
+	l.until_ns = gantry_now_ns() + late_ns;
+	check_service_start(s, late_link_job, &l);
+	late_flow(s, &l, f[s->role ? LATE_RECV : LATE_SEND]);
+	check_phase(s, "transferring with a peer that was %.1f s late", (double)late_ns / 1e9);
+	for (int i = 0; i < LATE_RECV; i++)
+		f[i] = check_flow_open(s, &p, l.link[i].comm, s->role);
+	check_flows_run(f, LATE_LINKS);
+	check_meet(s);
+	for (int i = 0; i < LATE_LINKS; i++)
+		check_flow_close(f[i]);
+	check_note(s, "connect, accept, the receiver and the sender each %.1f s late", (double)late_ns / 1e9);
 }
 
 /* ---- requests in flight: NULL requests, how many there may be, and two threads at work ---- */
 
-enum { HOLD_MS = 100, ACCEPT_MS = 2, PATIENCE = 100, REG_REPEATS = 200, EXTRA_LINKS = 3 };
+enum { HOLD_MS = 100, ACCEPT_MS = 2, PATIENCE = 100, REG_REPEATS = 200, EXTRA_LINKS = 3, PROPERTIES_EVERY = 10 };
 
 /* Sends that NCCL keeps in flight on a connection. */
 static int max_sends(const struct check_side *s)
@@ -503,6 +599,9 @@ static void busy_service_job(struct check_side *s, void *arg)
 		CHECK_MUST(s, CHECK_SERVICE, "regMr",
 			   s->net->ops->reg_mr(s->net, b->comm, buf, BYTES, GANTRY_NET_PTR_HOST, &mr));
 		usleep(100);
+		if (i % PROPERTIES_EVERY == 0) /* as for each new connection */
+			CHECK_MUST(s, CHECK_SERVICE, "getProperties",
+				   s->net->ops->get_properties(s->net, 0, &(struct gantry_net_properties){0}));
 		CHECK_MUST(s, CHECK_SERVICE, "deregMr", s->net->ops->dereg_mr(s->net, b->comm, mr));
 	}
 	for (int i = 0; i < EXTRA_LINKS; i++) {
@@ -540,7 +639,8 @@ const struct check_rule check_rules_connect[] = {
 	{"table", "no entry is NULL that NCCL calls without looking", rule_table, CHECK_ALONE, 0},
 	{"init-finalize", "contexts can follow each other and overlap, and the library can be opened again",
 	 rule_init_finalize, CHECK_ALONE | CHECK_NO_INIT, 0},
-	{"properties", "every device has a name and values that NCCL accepts", rule_properties, CHECK_ALONE, 0},
+	{"properties", "every device has a name and values that NCCL accepts, each time they are asked for",
+	 rule_properties, CHECK_ALONE, 0},
 	{"handle-size", "listen and connect touch no more than the 128 bytes of the handle", rule_handle_size, 0, 0},
 	{"nonblocking", "no call waits for a peer that does nothing", rule_nonblocking, 0, 2000},
 	{"late-peer", "a peer that connects, accepts or posts late changes nothing", rule_late_peer, 0, 0},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on what arrives (order, tags, sizes and bytes) and on how things end. */
 #include <dirent.h>
+#include <limits.h>
 #include <malloc.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,9 +15,9 @@
 
 /* Sanitizers make every byte ten times as dear. */
 #ifdef GANTRY_SANITIZED
-enum { LARGE = (8 << 20) + 3 };
+enum { LARGE_ODD = (8 << 20) + 3 };
 #else
-enum { LARGE = (64 << 20) + 3 };
+enum { LARGE_ODD = (64 << 20) + 3 };
 #endif
 enum { ORDER_MESSAGES = 400, GROUPS = 60 };
 
@@ -44,13 +45,17 @@ static void rule_ordering(struct check_side *s)
 	check_note(s, "%d messages of random sizes, %.1f MB, in posting order", p.count, (double)bytes / 1e6);
 }
 
-/* Distinct tags within a group, from a small set so that groups reuse them; sends in another order than buffers. */
+/*
+ * Distinct tags within a group, from a small set so that groups reuse them; sends in another order than buffers. NCCL's
+ * tags are ranks: some differ only beyond 8, 16 or 20 bits.
+ */
 static void shuffle_group(struct check_group *g, uint64_t *rng)
 {
+	static const int high[] = {0, 1 << 8, 1 << 16, 1 << 20};
 	int tags[2 * GANTRY_NET_MAX_RECVS];
 
 	for (int i = 0; i < 2 * GANTRY_NET_MAX_RECVS; i++)
-		tags[i] = 100 + 7 * i;
+		tags[i] = 100 + 7 * (i / 4) + high[i % 4];
 	for (int k = 0; k < g->n; k++) {
 		int pick = k + (int)(check_random(rng) % (uint64_t)(2 * GANTRY_NET_MAX_RECVS - k));
 		int t = tags[pick];
@@ -127,10 +132,10 @@ static void rule_test_sizes(struct check_side *s)
 
 		g->n = 1 + i % s->props.max_recvs;
 		for (int k = 0; k < g->n; k++) {
-			g->tag[k] = k;
 			g->send[k] = random_size(&rng, i % 8 ? 10 : 17);
 			g->recv[k] = i % 2 ? g->send[k] : g->send[k] + 100;
 		}
+		shuffle_group(g, &rng); /* arrival is not the order of the buffers */
 	}
 	p.sizes = p.null_sizes = 1;
 	check_flow_once(s, &p);
@@ -225,26 +230,31 @@ static void rule_size_mismatch(struct check_side *s)
 	check_note(s, "the receiver got %s and nothing was written past its buffer", gantry_result_name(r));
 }
 
-/* Both directions at once: a connection each way. */
+/* One message from and to odd addresses, both directions at once, and then a larger one that is a round number. */
 static void rule_large(struct check_side *s)
 {
-	void *comm[2];
+	size_t most = s->props.max_p2p_bytes, large = s->extent.large < most ? s->extent.large : most;
 	struct check_flow *f[2];
 	struct check_plan p;
 
-	check_plan_uniform(s, &p, 1, LARGE, LARGE);
+	check_plan_uniform(s, &p, 1, LARGE_ODD, LARGE_ODD);
 	p.misalign = 1;
 	p.window = 1;
-	for (int i = 0; i < 2; i++) {
-		comm[i] = check_link(s, s->role != i);
-		f[i] = check_flow_open(s, &p, comm[i], s->role != i);
-	}
-	check_phase(s, "sending and receiving %d bytes", LARGE);
+	for (int i = 0; i < 2; i++)
+		f[i] = check_flow_open(s, &p, check_link(s, s->role != i), s->role != i);
+	check_phase(s, "sending and receiving %d bytes", LARGE_ODD);
 	check_flows_run(f, 2);
 	check_meet(s);
 	for (int i = 0; i < 2; i++)
 		check_flow_close(f[i]);
-	check_note(s, "%d bytes from and to odd addresses, both ways at once", LARGE);
+	check_plan_uniform(s, &p, 1, large, large);
+	p.window = 1;
+	f[0] = check_flow_open(s, &p, check_link(s, s->role), s->role);
+	check_phase(s, s->role ? "sending %zu bytes" : "receiving %zu bytes", large);
+	check_flow_run(f[0]);
+	check_meet(s);
+	check_flow_close(f[0]);
+	check_note(s, "%d bytes from and to odd addresses, both ways at once; then %zu bytes", LARGE_ODD, large);
 }
 
 static void rule_optional_recv(struct check_side *s)
@@ -268,11 +278,14 @@ enum {
 	DEATH_POSTS = 64,
 	DEATH_BEFORE = 12, /* messages that a connection carries before */
 	IDLE_ROUNDS = 2,
-	CYCLES = 30,
-	CYCLES_MIN = 10,
+	CYCLES = 36,
+	CYCLES_MIN = 12,
 	WARMUP = 4,
+	PERIODS = 3, /* of rounds: what grows in each of them has not merely settled later */
+	REGISTERED = 8,
 	SETTLE_MS = 2000,
-	LEAK_SLACK_KB = 2048
+	LEAK_SLACK_KB = 2048,
+	LEAK_ROUND_BYTES = 512 /* of malloc, in each round */
 };
 
 /* NCCL's ranks do not wait for each other in the end: what a sender has been told is done must arrive. */
@@ -532,6 +545,18 @@ static void usage_now(struct usage *u)
 	u->threads = count_entries("/proc/self/task");
 }
 
+/* What malloc has handed out, in bytes; 0 where it does not say. */
+static long check_allocated(void)
+{
+#ifdef __GLIBC__
+	struct mallinfo2 m = mallinfo2();
+
+	return (long)(m.uordblks + m.hblkhd);
+#else
+	return 0;
+#endif
+}
+
 void check_memory_now(struct check_memory *m)
 {
 	long page_kb = sysconf(_SC_PAGESIZE) / 1024;
@@ -540,7 +565,7 @@ void check_memory_now(struct check_memory *m)
 	*m = (struct check_memory){0};
 #ifdef __GLIBC__
 	malloc_trim(0); /* what malloc merely keeps for later is no leak */
-	m->allocated = (long)(mallinfo2().uordblks >> 10);
+	m->allocated = check_allocated();
 #endif
 	f = fopen("/proc/self/statm", "r");
 	if (f && fscanf(f, "%ld %ld", &m->mapped, &m->resident) != 2)
@@ -554,12 +579,13 @@ void check_memory_now(struct check_memory *m)
 long check_grown_kb(const struct check_memory *before)
 {
 	struct check_memory now;
-	long taken, resident;
+	long taken, resident, allocated;
 
 	check_memory_now(&now);
 	resident = now.resident - before->resident;
 	taken = now.mapped - before->mapped; /* an arena's pages are mapped long before malloc hands them out */
-	taken = now.allocated - before->allocated > taken ? now.allocated - before->allocated : taken;
+	allocated = (now.allocated - before->allocated) / 1024;
+	taken = allocated > taken ? allocated : taken;
 	return resident < taken ? resident : taken;
 }
 
@@ -578,56 +604,114 @@ static void finalize_job(struct check_side *s, void *arg)
 	CHECK_MUST(s, CHECK_SERVICE, "finalize", s->net->ops->finalize(s->net, ctx));
 }
 
+/* A listener to which nothing connects, as in a communicator that is aborted early. */
+static void lonely_listen_job(struct check_side *s, void *arg)
+{
+	struct gantry_net_device_handle *none = NULL;
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void *comm = NULL, *listen = check_listen(s, 0, handle);
+
+	(void)arg;
+	CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &comm, &none));
+	CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen));
+}
+
 static void cycle(struct check_side *s, const struct check_plan *p)
 {
+	int more = s->props.device_type == GANTRY_NET_DEVICE_UNPACK ? 0 : REGISTERED; /* which refuses those of users */
+	void *mr[REGISTERED];
+	struct check_flow *f;
+
 	check_service(s, init_job, NULL);
-	check_flow_once(s, p);
+	check_service(s, lonely_listen_job, NULL);
+	f = check_flow_open(s, p, check_link(s, s->role), s->role);
+	for (int i = 0; i < more; i++)
+		mr[i] = check_reg(s, f->comm, f->arena, f->arena_size);
+	check_flow_run(f);
+	check_meet(s);
+	for (int i = 0; i < more; i++)
+		check_dereg(s, f->comm, mr[i]);
+	check_flow_close(f);
 	check_service(s, finalize_job, NULL);
+}
+
+/* What grows in every third of the rounds: pools, caches and pages that are touched late stop growing sooner or later. */
+static void steady_growth(struct check_side *s, const struct check_memory *m, int rounds)
+{
+	long allocated = LONG_MAX, mapped = LONG_MAX;
+	int n = rounds / PERIODS;
+
+	for (int i = 0; i < PERIODS; i++) {
+		const struct check_memory *from = &m[rounds - (PERIODS - i) * n], *to = from + n;
+		long taken = to->mapped - from->mapped, resident = to->resident - from->resident;
+		long bytes = (to->allocated - from->allocated) / n;
+
+		taken = (resident < taken ? resident : taken) * 1024 / n;
+		allocated = bytes < allocated ? bytes : allocated;
+		mapped = taken < mapped ? taken : mapped;
+	}
+#ifndef GANTRY_SANITIZED /* sanitizers hold back freed memory */
+	if (allocated >= LEAK_ROUND_BYTES)
+		check_fail(s, "each round leaves %ld bytes of malloc behind, over %d rounds", allocated, rounds);
+	if (mapped >= sysconf(_SC_PAGESIZE))
+		check_fail(s, "each round leaves %ld bytes of mapped memory behind, over %d rounds", mapped, rounds);
+#else
+	(void)s;
+#endif
+}
+
+static void memory_settled(struct check_side *s, const struct usage *before, const struct check_memory *memory, int n)
+{
+	uint64_t since = gantry_now_ns();
+	struct usage after;
+	long grown;
+
+	check_phase(s, "waiting for fds, threads and memory to go");
+	do {
+		usage_now(&after);
+		grown = check_grown_kb(memory);
+		if (after.fds <= before->fds && after.threads <= before->threads && grown <= LEAK_SLACK_KB)
+			break;
+		check_sleep_ms(20);
+	} while (gantry_now_ns() - since < SETTLE_MS * (uint64_t)CHECK_MS);
+	if (after.fds > before->fds)
+		check_fail(s, "%d more fds after %d rounds", after.fds - before->fds, n);
+	if (after.threads > before->threads)
+		check_fail(s, "%d more threads after %d rounds", after.threads - before->threads, n);
+#ifndef GANTRY_SANITIZED
+	if (grown > LEAK_SLACK_KB)
+		check_fail(s, "%ld KiB more memory after %d rounds", grown, n);
+#endif
+	check_note(s, "%d rounds of init, connect, transfer, close: fds %+d, threads %+d, memory %+ld KiB", n,
+		   after.fds - before->fds, after.threads - before->threads, grown);
 }
 
 static void rule_leaks(struct check_side *s)
 {
-	uint64_t half = check_left_ns(s) / 2, since;
-	struct check_memory memory;
-	struct usage before, after;
+	static struct check_memory memory[CYCLES + 1];
+	uint64_t half = check_left_ns(s) / 2;
+	struct usage before;
 	struct check_plan p;
 	int n = 0, more = 1;
-	long grown;
 
 	check_plan_uniform(s, &p, 4, 100000, 100000);
 	for (int i = 0; i < WARMUP; i++)
 		cycle(s, &p);
 	usage_now(&before);
-	check_memory_now(&memory);
-	for (; more; n++) {
+	check_memory_now(&memory[0]);
+	while (more) {
 		int want;
 
 		cycle(s, &p);
+		check_memory_now(&memory[++n]);
 		/* A slow plugin gets fewer rounds; both sides must agree on that. */
-		more = n + 1 < CYCLES && (n + 1 < CYCLES_MIN || check_left_ns(s) > half);
+		more = n < CYCLES && (n < CYCLES_MIN || check_left_ns(s) > half);
 		check_tell(s, &more, sizeof(more));
 		check_hear(s, &want, sizeof(want));
 		more = more && want;
 	}
-	check_phase(s, "waiting for fds, threads and memory to go");
-	since = gantry_now_ns();
-	do {
-		usage_now(&after);
-		grown = check_grown_kb(&memory);
-		if (after.fds <= before.fds && after.threads <= before.threads && grown <= LEAK_SLACK_KB)
-			break;
-		check_sleep_ms(20);
-	} while (gantry_now_ns() - since < SETTLE_MS * (uint64_t)CHECK_MS);
-	if (after.fds > before.fds)
-		check_fail(s, "%d more fds after %d connections", after.fds - before.fds, n);
-	if (after.threads > before.threads)
-		check_fail(s, "%d more threads after %d connections", after.threads - before.threads, n);
-#ifndef GANTRY_SANITIZED /* sanitizers hold back freed memory */
-	if (grown > LEAK_SLACK_KB)
-		check_fail(s, "%ld KiB more memory after %d connections", grown, n);
-#endif
-	check_note(s, "%d rounds of init, connect, transfer, close: fds %+d, threads %+d, memory %+ld KiB", n,
-		   after.fds - before.fds, after.threads - before.threads, grown);
+	memory_settled(s, &before, memory, n);
+	steady_growth(s, memory, n);
 	check_meet(s);
 }
 
@@ -641,7 +725,8 @@ const struct check_rule check_rules_data[] = {
 	{"test-sizes", "test reports the bytes that were received, in the order of the buffers", rule_test_sizes, 0, 0},
 	{"optional-recv", "irecv entered with *request = 1 (LL, LL128) delivers into the buffer given",
 	 rule_optional_recv, 0, 0},
-	{"large", "64 MiB + 3 bytes at odd addresses, both directions at once", rule_large, 0, 0},
+	{"large", "64 MiB + 3 bytes at odd addresses, both directions at once, and a message of 256 MiB", rule_large,
+	 CHECK_HEAVY, 0},
 	{"close-after-done", "what was reported sent arrives though the sender closes at once", rule_close_after_done,
 	 0, 0},
 	{"idle-sender", "what was reported sent arrives though the sender makes no further call", rule_idle_sender, 0,

@@ -3,22 +3,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
 /* Sanitizers make every byte ten times as dear. */
 #ifdef GANTRY_SANITIZED
-enum { MANY_MESSAGES = 3000, SLICE_MESSAGES = 12 };
+enum { MANY_MESSAGES = 3000, SLICE_MESSAGES = 12, CONTEXT_MESSAGES = 60 };
 #else
-enum { MANY_MESSAGES = 70000, SLICE_MESSAGES = 40 };
+enum { MANY_MESSAGES = 70000, SLICE_MESSAGES = 40, CONTEXT_MESSAGES = 2000 };
 #endif
 enum {
 	DEVICES_MAX = 16,
-	COMMS = 4,
+	BUSY_COMMS = 8, /* of the connections: those with large messages */
 	REGISTRATIONS = 64,
 	RING_STEPS = 40,
 	SLACK_KB = 512,
-	PENDING = 3,
+	TAG_BYTES = 3 << 20,
+	PENDING = 16,
+	PENDING_PAUSE_US = 100,
 	RING_BYTES = 500,
 	SIMPLE_SLICE = 1 << 20,	 /* two steps of NCCL's buffer of 4 MiB */
 	P2P_CHUNK = 128 << 10,	 /* of point to point */
@@ -48,144 +51,158 @@ static void rule_devices(struct check_side *s)
 	check_note(s, "%d of %d devices carry messages", n, s->devices);
 }
 
-/* Several connects pending at once: each handle is its own. A accepts in the opposite order. */
-static void pending_receive(struct check_side *s, void *comms[PENDING])
+/* Several connections made at once: each handle is its own. A accepts in the opposite order. */
+struct pending {
+	struct check_link *link;
+	int n;
+};
+
+static void pending_job(struct check_side *s, void *arg)
 {
-	uint8_t handles[PENDING][GANTRY_NET_HANDLE_SIZE];
-	struct gantry_net_device_handle *none = NULL;
-	void *listen[PENDING];
+	const struct pending *p = arg;
 	int made = 0;
 
-	for (int i = 0; i < PENDING; i++)
-		listen[i] = check_listen(s, 0, handles[i]);
-	check_tell(s, handles, sizeof(handles));
-	while (made < PENDING && check_left_ns(s)) {
+	for (int i = 0; i < p->n; i++)
+		check_link_begin(s, &p->link[i]);
+	while (made < p->n && check_left_ns(s)) {
 		made = 0;
-		for (int i = PENDING - 1; i >= 0; i--) {
-			if (!comms[i])
-				CHECK_MUST(s, CHECK_SERVICE, "accept",
-					   s->net->ops->accept(s->net, listen[i], &comms[i], &none));
-			made += comms[i] != NULL;
+		for (int i = 0; i < p->n; i++) {
+			struct check_link *l = &p->link[s->role ? i : p->n - 1 - i];
+
+			made += l->comm || check_link_try(s, l);
 		}
+		if (made < p->n)
+			usleep(PENDING_PAUSE_US);
 	}
-	for (int i = 0; i < PENDING; i++)
-		CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen[i]));
-	if (made < PENDING)
-		check_fail(s, "of %d connections made at once accept gave %d", PENDING, made);
+	if (made < p->n)
+		check_late(s, "of %d connections made at once %d have a comm", p->n, made);
 }
 
-static void pending_send(struct check_side *s, void *comms[PENDING])
+static void *allocated(struct check_side *s, size_t n, size_t size)
 {
-	uint8_t handles[PENDING][GANTRY_NET_HANDLE_SIZE];
-	struct gantry_net_device_handle *none = NULL;
-	int made = 0;
+	void *m = calloc(n, size);
 
-	check_hear(s, handles, sizeof(handles));
-	while (made < PENDING && check_left_ns(s)) {
-		made = 0;
-		for (int i = 0; i < PENDING; i++) {
-			if (!comms[i])
-				CHECK_MUST(s, CHECK_SERVICE, "connect",
-					   s->net->ops->connect(s->net, s->ctx, 0, handles[i], &comms[i], &none));
-			made += comms[i] != NULL;
-		}
-	}
-	if (made < PENDING)
-		check_fail(s, "of %d connections made at once connect gave %d", PENDING, made);
-}
-
-static void pending_job(struct check_side *s, void *comms)
-{
-	if (s->role)
-		pending_send(s, comms);
-	else
-		pending_receive(s, comms);
-}
-
-static void pending_connects(struct check_side *s, struct check_plan p[PENDING], struct check_flow *f[PENDING])
-{
-	void *comms[PENDING] = {NULL};
-
-	check_phase(s, "%d connections made at once", PENDING);
-	check_service(s, pending_job, comms);
-	for (int i = 0; i < PENDING; i++) {
-		check_plan_uniform(s, &p[i], 4, 1000, 1000);
-		p[i].seed = 100 + (uint64_t)i;
-		f[i] = check_flow_open(s, &p[i], comms[i], s->role);
-	}
-	check_flows_run(f, PENDING);
+	if (!m)
+		check_fail(s, "no memory (a limit of this machine)");
+	return m;
 }
 
 /*
- * Connections in both directions, all busy, of which some are done before the others. NCCL closes those of a communicator
- * together, and a rank that is done does not wait for the others.
+ * Connections in both directions, made some at a time, all busy, of which some are done before the others. NCCL closes
+ * those of a communicator together, and a rank that is done does not wait for the others.
  */
 static void rule_comms(struct check_side *s)
 {
-	struct check_plan p[2 * COMMS + PENDING];
-	struct check_flow *f[2 * COMMS + PENDING];
-	int n = 2 * COMMS;
+	int n = s->extent.comms < s->props.max_comms ? s->extent.comms : s->props.max_comms;
+	struct check_link *l = allocated(s, (size_t)n, sizeof(*l));
+	struct check_plan *p = allocated(s, (size_t)n, sizeof(*p));
+	struct check_flow **f = allocated(s, (size_t)n, sizeof(struct check_flow *));
+	int early = n < BUSY_COMMS ? 1 : 2;
 
-	if (s->props.device_type != GANTRY_NET_DEVICE_UNPACK) { /* which wants device handles */
-		pending_connects(s, p + n, f + n);
-		n += PENDING;
+	for (int i = 0; i < n; i++)
+		l[i].sending = (s->role + i) & 1;
+	for (int i = 0; i < n; i += PENDING) {
+		struct pending some = {l + i, n - i < PENDING ? n - i : PENDING};
+
+		check_phase(s, "connections %d to %d, made at once", i, i + some.n);
+		check_service(s, pending_job, &some);
 	}
-	for (int i = 0; i < 2 * COMMS; i++) {
-		int sending = (s->role + i) & 1;
+	for (int i = 0; i < n; i++) {
+		size_t size = i < BUSY_COMMS ? 70000 + 1111 * (size_t)i : 2000;
 
-		check_plan_uniform(s, &p[i], i < 2 ? 4 : 40, 70000 + 1111 * (size_t)i, 70000 + 1111 * (size_t)i);
+		check_plan_uniform(s, &p[i], i < early ? 4 : i < BUSY_COMMS ? 40 : 12, size, size);
 		p[i].seed = (uint64_t)i;
-		f[i] = check_flow_open(s, &p[i], check_link(s, sending), sending);
+		p[i].seeds = n;
+		f[i] = check_flow_open(s, &p[i], l[i].comm, l[i].sending);
 	}
-	check_phase(s, "%d connections, both directions", 2 * COMMS);
-	check_flows_run(f, 2);
-	check_flows_run(f + 2, 2 * COMMS - 2);
+	check_phase(s, "%d connections, both directions", n);
+	check_flows_run(f, early);
+	check_flows_run(f + early, n - early);
 	check_phase(s, "closing");
 	for (int i = 0; i < n; i++)
 		check_flow_close(f[i]);
-	check_note(s, "%d connections at once, half of them each way", 2 * COMMS);
+	check_note(s, "%d connections at once, half of them each way, %d made at a time", n, PENDING < n ? PENDING : n);
 }
 
-static void second_moves(struct check_side *second, void *flow)
-{
-	(void)second;
-	check_flow_run(flow);
-}
+/* A communicator of the rule on contexts: a connection each way. */
+struct communicator {
+	struct check_link link[2];
+	struct check_plan plan[2];
+	struct check_flow *flow[2];
+	int first; /* of the messages of a run */
+};
 
-static void second_ends(struct check_side *second, void *flow)
+static void run_communicator(struct check_side *s, void *arg)
 {
-	check_flow_close(flow);
-	check_second_end(second);
-}
-
-/* Two communicators, each with its threads and, from v11 on, its context: one ends while the other moves data. */
-static void rule_contexts(struct check_side *s)
-{
-	struct check_side *second;
-	struct check_flow *f[2];
-	struct check_plan p[2];
+	struct communicator *c = arg;
 
 	for (int i = 0; i < 2; i++) {
-		check_plan_uniform(s, &p[i], SLICE_MESSAGES * (2 - i), 100000, 100000);
-		p[i].seed = (uint64_t)i;
+		if (!c->link[i].comm)
+			check_service(s, check_link_end, &c->link[i]);
+		if (!c->flow[i])
+			c->flow[i] = check_flow_open(s, &c->plan[i], c->link[i].comm, c->link[i].sending);
+		c->flow[i]->total = c->first + CONTEXT_MESSAGES / 2;
 	}
-	f[0] = check_flow_open(s, &p[0], check_link(s, s->role), s->role);
-	second = check_second(s);
-	f[1] = check_flow_open(second, &p[1], check_link(second, s->role), s->role);
-	check_phase(s, "two communicators at once");
-	check_second_start(second, second_moves, f[1]);
-	f[0]->total = SLICE_MESSAGES;
-	check_flow_run(f[0]);
-	check_second_wait(second);
-	check_phase(s, "one communicator ends while another moves data");
-	check_second_start(second, second_ends, f[1]);
-	f[0]->total = 2 * SLICE_MESSAGES;
-	check_flow_run(f[0]);
-	check_second_wait(second);
+	c->first += CONTEXT_MESSAGES / 2;
+	check_flows_run(c->flow, 2);
+}
+
+static void close_communicator(struct check_side *s, void *arg)
+{
+	struct communicator *c = arg;
+
+	for (int i = 0; i < 2; i++)
+		check_flow_close(c->flow[i]);
+	if (s->first_thread)
+		check_communicator_end(s);
+}
+
+/* The same sizes in all of them: only the contents say whose a message is. */
+static void begin_communicator(struct check_side *s, struct communicator *c, int number)
+{
+	static const size_t sizes[] = {8, 64, 1000, 4096, 16384};
+
+	for (int i = 0; i < 2; i++) {
+		check_plan_make(s, &c->plan[i], CONTEXT_MESSAGES);
+		c->plan[i].seed = 2 * (uint64_t)number + (uint64_t)i;
+		c->plan[i].seeds = 2 * CHECK_COMMUNICATORS;
+		for (int k = 0; k < CONTEXT_MESSAGES; k++)
+			c->plan[i].groups[k].send[0] = c->plan[i].groups[k].recv[0] = k % 20 ? sizes[k % 5] : 100000;
+		c->link[i].sending = s->role != i;
+		check_service(s, check_link_begin, &c->link[i]);
+	}
+}
+
+/*
+ * Communicators with threads and, from v11 on, contexts of their own connect and move data at the same time; then one
+ * ends while the others move data.
+ */
+static void rule_contexts(struct check_side *s)
+{
+	static struct communicator c[CHECK_COMMUNICATORS];
+	struct check_side *of[CHECK_COMMUNICATORS] = {s};
+
+	for (int i = 1; i < CHECK_COMMUNICATORS; i++)
+		of[i] = check_communicator(s, i);
+	for (int i = 0; i < CHECK_COMMUNICATORS; i++)
+		begin_communicator(of[i], &c[i], i);
 	check_meet(s);
-	check_flow_close(f[0]);
-	check_note(s, "two communicators with threads%s of their own; one ended while the other moved data",
-		   s->version >= 11 ? " and contexts" : "");
+	for (int round = 0; round < 2; round++) {
+		check_phase(s, round ? "one communicator ends while others move data" : "%d communicators at once",
+			    CHECK_COMMUNICATORS);
+		for (int i = 1; i < CHECK_COMMUNICATORS; i++)
+			check_communicator_start(of[i], round && i == 1 ? close_communicator : run_communicator, &c[i]);
+		run_communicator(s, &c[0]);
+		for (int i = 1; i < CHECK_COMMUNICATORS; i++)
+			check_communicator_wait(of[i]);
+	}
+	check_meet(s);
+	check_phase(s, "closing");
+	for (int i = 0; i < CHECK_COMMUNICATORS; i++)
+		if (i != 1)
+			close_communicator(of[i], &c[i]);
+	check_note(s, "%d communicators with threads%s of their own, %d messages each way; one ended early",
+		   CHECK_COMMUNICATORS, s->version >= 11 ? " and contexts" : "", CONTEXT_MESSAGES);
 }
 
 /*
@@ -224,8 +241,10 @@ static void rule_tags_ahead(struct check_side *s)
 	for (int i = 0; i < p.count; i++) {
 		p.groups[i].n = n;
 		for (int k = 0; k < n; k++) {
-			p.groups[i].tag[k] = 70000 + k;
-			p.groups[i].send[k] = p.groups[i].recv[k] = 64 + (size_t)((i * 7 + k * 131) % 3000);
+			p.groups[i].tag[k] = 70000 + (k << 16);
+			/* Some wait for room in the sender's buffers while another tag's are tested. */
+			p.groups[i].send[k] = p.groups[i].recv[k] =
+				i % 10 == k * 4 ? TAG_BYTES : 64 + (size_t)((i * 7 + k * 131) % 3000);
 		}
 	}
 	p.by_tag = 1;
@@ -411,8 +430,8 @@ const struct check_rule check_rules_nccl[] = {
 	{"vdevice", "makeVDevice gives a device that carries messages, or an error and changes nothing", rule_vdevice,
 	 0, 0},
 	{"comms", "many connections at once, in both directions, of which some are done early", rule_comms, 0, 0},
-	{"contexts", "two communicators, with threads and contexts of their own, of which one ends", rule_contexts, 0,
-	 0},
+	{"contexts", "communicators with threads and contexts of their own at once, of which one ends", rule_contexts,
+	 0, 0},
 	{"registrations", "many registrations of a connection, overlapping", rule_registrations, 0, 0},
 	{"profiler", "events for NCCL's profiler are started with its handles and stopped once", rule_profiler, 0, 0},
 	{"many-messages", "70000 messages on a connection: counters wrap, nothing is left behind", rule_many, 0, 0},

@@ -22,7 +22,7 @@
 
 enum { LATE_MS = 500, SLOW_CALLS_MAX = 3, WAIT_MS = 10, WAIT_CALLS = 6, WAITS_MAX = 20, CALLS_PER_WAIT = 400 };
 
-static void say(struct check_side *s, enum check_verdict v, const char *fmt, va_list ap)
+static void say(struct check_side *s, enum check_verdict v, int timed, const char *fmt, va_list ap)
 {
 	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 	int none = 0;
@@ -30,9 +30,19 @@ static void say(struct check_side *s, enum check_verdict v, const char *fmt, va_
 	pthread_mutex_lock(&once); /* never unlocked: the process ends here, with the first thread's words */
 	vsnprintf(s->me->detail, CHECK_DETAIL, fmt, ap);
 	store_release(&s->me->verdict, v);
-	if (v == CHECK_FAIL)
-		cas_acq_rel(&s->shared->first_fail, &none, 1 + s->role);
+	if (v == CHECK_FAIL && cas_acq_rel(&s->shared->first_fail, &none, 1 + s->role))
+		store_release(&s->shared->timed, timed || !check_left_ns(s));
 	_exit(CHECK_EXIT_SAID);
+}
+
+void check_late(struct check_side *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(s, CHECK_FAIL, 1, fmt, ap);
+	va_end(ap);
+	abort(); /* not reached */
 }
 
 void check_fail(struct check_side *s, const char *fmt, ...)
@@ -40,7 +50,7 @@ void check_fail(struct check_side *s, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	say(s, CHECK_FAIL, fmt, ap);
+	say(s, CHECK_FAIL, 0, fmt, ap);
 	va_end(ap);
 	abort(); /* not reached */
 }
@@ -50,7 +60,7 @@ void check_skip(struct check_side *s, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	say(s, CHECK_SKIP, fmt, ap);
+	say(s, CHECK_SKIP, 0, fmt, ap);
 	va_end(ap);
 	abort(); /* not reached */
 }
@@ -60,7 +70,7 @@ void check_refused(struct check_side *s, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	say(s, CHECK_REFUSED, fmt, ap);
+	say(s, CHECK_REFUSED, 0, fmt, ap);
 	va_end(ap);
 	abort(); /* not reached */
 }
@@ -127,10 +137,10 @@ static void judge_slow(struct check_side *s, enum check_thread thread, const cha
 	seen->times += took >= s->slow_ns;
 	seen->waits += took >= WAIT_MS * (uint64_t)CHECK_MS;
 	if (seen->times >= SLOW_CALLS_MAX)
-		check_fail(s, "%s took %.0f ms (bound %.0f ms, %d times), phase: %s", call, (double)took / CHECK_MS,
+		check_late(s, "%s took %.0f ms (bound %.0f ms, %d times), phase: %s", call, (double)took / CHECK_MS,
 			   (double)s->slow_ns / CHECK_MS, seen->times, s->me->phase);
 	if (thread == CHECK_PROGRESS && seen->calls >= WAIT_CALLS && seen->waits * 2 > seen->calls)
-		check_fail(s, "%s waits: %d of %d calls in a row took %d ms and more, phase: %s", call, seen->waits,
+		check_late(s, "%s waits: %d of %d calls in a row took %d ms and more, phase: %s", call, seen->waits,
 			   seen->calls, WAIT_MS, s->me->phase);
 }
 
@@ -152,7 +162,7 @@ void check_waits(struct check_side *s, const char *calls)
 {
 #ifndef GANTRY_SANITIZED /* sanitizers are slow */
 	if (s->waits > WAITS_MAX && s->waits > s->calls / CALLS_PER_WAIT)
-		check_fail(s, "%d of %d calls of %s took %d ms and more", s->waits, s->calls, calls, 2 * WAIT_MS);
+		check_late(s, "%d of %d calls of %s took %d ms and more", s->waits, s->calls, calls, 2 * WAIT_MS);
 #else
 	(void)s, (void)calls;
 #endif
@@ -185,10 +195,10 @@ static void blame_late(struct check_side *s)
 		uint64_t since = load_relaxed(&other->call_ns[t]);
 
 		if (call && now > since + LATE_MS * (uint64_t)CHECK_MS)
-			check_fail(s, "%s has not returned after %.1f s in the other process, phase: %s", call,
+			check_late(s, "%s has not returned after %.1f s in the other process, phase: %s", call,
 				   (double)(now - since) / 1e9, other->phase);
 	}
-	check_fail(s, "the other process is late, phase: %s", s->me->phase);
+	check_late(s, "the other process is late, phase: %s", s->me->phase);
 }
 
 void check_hear(struct check_side *s, void *data, size_t size)
@@ -291,53 +301,54 @@ static void start_thread(struct check_side *s, pthread_t *ret_thread, void *(*bo
 		check_fail(s, "cannot start a thread: %s", strerror(error));
 }
 
-static void *service_main(void *second)
+static void *service_main(void *other)
 {
-	serve(second);
+	serve(other);
 	return NULL;
 }
 
 static void *user_main(void *arg)
 {
-	struct check_side *second = arg;
+	struct check_side *other = arg;
 
-	second->run(second, second->run_arg);
+	other->run(other, other->run_arg);
 	return NULL;
 }
 
-struct check_side *check_second(struct check_side *s)
+struct check_side *check_communicator(struct check_side *s, int number)
 {
-	static struct check_side second;
+	static struct check_side others[CHECK_COMMUNICATORS];
+	struct check_side *other = &others[number];
 
-	second = *s;
-	second.first_thread = CHECK_OF_ONE;
-	second.calls = second.waits = 0;
-	pthread_mutex_init(&second.lock, NULL);
-	pthread_cond_init(&second.wake, NULL);
+	*other = *s;
+	other->first_thread = number * CHECK_OF_ONE;
+	other->calls = other->waits = 0;
+	pthread_mutex_init(&other->lock, NULL);
+	pthread_cond_init(&other->wake, NULL);
 	if (s->version >= 11)
-		check_init(&second, &second.ctx);
-	start_thread(&second, &second.service, service_main);
-	return &second;
+		check_init(other, &other->ctx);
+	start_thread(other, &other->service, service_main);
+	return other;
 }
 
-void check_second_start(struct check_side *second, void (*run)(struct check_side *, void *), void *arg)
+void check_communicator_start(struct check_side *other, void (*run)(struct check_side *, void *), void *arg)
 {
-	second->run = run;
-	second->run_arg = arg;
-	start_thread(second, &second->user, user_main);
+	other->run = run;
+	other->run_arg = arg;
+	start_thread(other, &other->user, user_main);
 }
 
-void check_second_wait(struct check_side *second)
+void check_communicator_wait(struct check_side *other)
 {
-	pthread_join(second->user, NULL);
+	pthread_join(other->user, NULL);
 }
 
-void check_second_end(struct check_side *second)
+void check_communicator_end(struct check_side *other)
 {
-	end_service(second);
-	pthread_join(second->service, NULL);
-	if (second->version >= 11)
-		CHECK_MUST(second, CHECK_SERVICE, "finalize", second->net->ops->finalize(second->net, second->ctx));
+	end_service(other);
+	pthread_join(other->service, NULL);
+	if (other->version >= 11)
+		CHECK_MUST(other, CHECK_SERVICE, "finalize", other->net->ops->finalize(other->net, other->ctx));
 }
 
 /*

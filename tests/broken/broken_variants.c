@@ -5,9 +5,11 @@
 
 static int broken(const char *what)
 {
-	const char *asked = getenv("BROKEN");
+	static const char *asked;
 
-	return asked && strcmp(asked, what) == 0;
+	if (!asked)
+		asked = getenv("BROKEN") ? getenv("BROKEN") : "";
+	return strcmp(asked, what) == 0;
 }
 #define BROKEN(name) broken(#name)
 #include "simple_net.h"

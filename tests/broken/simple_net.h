@@ -13,6 +13,9 @@
  *   SIMPLE_REG(data, size, type), SIMPLE_DEREG(data)     memory of other types than the host's
  *   SIMPLE_TARGET(data), SIMPLE_FLUSH(data, size)        where what is for there goes to first
  *   SIMPLE_MOST_BYTES      a message that is larger is refused by isend and irecv
+ *   SIMPLE_RECVS           maxRecvs (4)
+ *   SIMPLE_STASH           every message is kept aside first, and goes to the first receive with its tag: receives
+ *                          complete in any order
  *
  * and fixtures/unpack.c SIMPLE_UNPACK, with the functions of that: receives for memory of a device end in lists.
  *
@@ -45,8 +48,15 @@
 #ifndef BROKEN
 #define BROKEN(name) 0
 #endif
-enum { MAX_RECVS = 4, RECVS = NCCL_NET_MAX_REQUESTS, SENDS = RECVS * MAX_RECVS, FEW = 4, MANY = 16 };
-static const size_t LONG = 65536;
+#ifndef SIMPLE_STASH
+#define SIMPLE_STASH 0
+#endif
+#ifndef SIMPLE_RECVS
+#define SIMPLE_RECVS 4
+#endif
+enum { MAX_RECVS = SIMPLE_RECVS, RECVS = NCCL_NET_MAX_REQUESTS, SENDS = RECVS * MAX_RECVS, FEW = 4, MANY = 16 };
+enum { LONG_BYTES = 65536 };
+static const size_t LONG = LONG_BYTES;
 
 struct header {
 	uint64_t size, tag;
@@ -65,6 +75,8 @@ struct request {
 	int used, done, n, tests;
 	void **kept;		     /* the array of buffers as it was given */
 	int got, matched[MAX_RECVS]; /* of a grouped receive */
+	int arrived[MAX_RECVS];	     /* its buffers in the order in which they were filled */
+	uint64_t since_ms;	     /* when it was first tested: variants that give up */
 	uint8_t *data[MAX_RECVS];
 	size_t posted[MAX_RECVS], real[MAX_RECVS];
 	int tags[MAX_RECVS];
@@ -95,7 +107,9 @@ struct comm {
 	int *closings, closed; /* of the thread that made it: how many, and how many when it was made */
 	uint64_t tested;       /* requests that were reported done */
 	struct unpack *unpack;
-	int holds; /* one byte of a message that was reported done: the variants holds_* */
+	int epoch;	  /* finalize_all */
+	uint64_t used_ms; /* idle_closes */
+	int holds;	  /* one byte of a message that was reported done: the variants holds_* */
 	uint8_t held;
 	struct request ring[SENDS > RECVS ? SENDS : RECVS];
 };
@@ -110,8 +124,11 @@ static ncclResult_t unpack_consumed(void *comm, int n, void *request);
 
 struct listener {
 	int fd, pending; /* pending: accepted, cookie not read yet */
-	uint64_t cookie;
+	int calls;
+	uint64_t cookie, since_ms;
 };
+
+#include "planted.h"
 
 #ifndef SIMPLE_DEVICES
 #define SIMPLE_DEVICES 1
@@ -119,6 +136,8 @@ struct listener {
 
 static int comms_open, comms_made, contexts_open, simple_finalized; /* of the process; only variants look at them */
 static int fused;						    /* devices made by makeVDevice */
+/* connect is done when accept has answered. */
+#define SIMPLE_SHAKES (BROKEN(connect_shakes) || BROKEN(connect_gives_up))
 #define SIMPLE_NAMES (BROKEN(name_static) || BROKEN(name_freed))
 #define SIMPLE_GPU (BROKEN(gpu) || BROKEN(gpu_refused) || BROKEN(gpu_flush_error) || BROKEN(gpu_flush_writes))
 #define SIMPLE_FUSES                                                                                                   \
@@ -128,9 +147,13 @@ static ncclResult_t simple_devices(int *ndev)
 {
 	if (BROKEN(no_devices))
 		*ndev = 0;
+	else if (BROKEN(devices_change))
+		*ndev = planted_asked() > PLANTED_ASKED ? 2 : 1;
 	else if (!BROKEN(devices_unset))
-		*ndev = BROKEN(second_device) || BROKEN(two_devices) || SIMPLE_NAMES || SIMPLE_FUSES ? 2 + fused
-												     : SIMPLE_DEVICES;
+		*ndev = BROKEN(second_device) || BROKEN(two_devices) || BROKEN(props_pci_static) || SIMPLE_NAMES ||
+					SIMPLE_FUSES
+				? 2 + fused
+				: SIMPLE_DEVICES;
 	return ncclSuccess;
 }
 
@@ -142,6 +165,8 @@ static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
 	struct timespec t;
 
 	if (!l || (dev && BROKEN(second_device)) || (dev == 2 && BROKEN(fuse_deaf)))
+		return ncclSystemError;
+	if (BROKEN(few_listeners) && planted_listeners >= PLANTED_LISTENERS)
 		return ncclSystemError;
 	memset(h, 0, sizeof(*h));
 	if (BROKEN(handle_over))
@@ -159,6 +184,17 @@ static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
 		free(l);
 		return ncclSystemError;
 	}
+	if (BROKEN(handle_repeats)) {
+		static struct handle first;
+
+		if (planted_listeners == 0)
+			first = *h;
+		else if (planted_listeners == PLANTED_LISTENERS)
+			*h = first;
+	}
+	__atomic_fetch_add(&planted_listeners, 1, __ATOMIC_RELAXED);
+	if (BROKEN(accept_any))
+		planted_listen(l->fd, 1);
 	*ret_listen = l;
 	return ncclSuccess;
 }
@@ -205,6 +241,10 @@ static ncclResult_t comm_make(int fd, int sending, void **ret_comm)
 	c->sending = sending;
 	c->count = sending ? SENDS : RECVS;
 	c->number = comms_made++;
+	c->epoch = planted_epoch;
+	planted_table[c->number % PLANTED_TABLE] = c;
+	if (BROKEN(leak_map))
+		planted_map();
 	if (BROKEN(few_requests) || (sending && BROKEN(few_sends)))
 		c->count = FEW;
 	__atomic_fetch_add(&comms_open, 1, __ATOMIC_RELAXED);
@@ -228,7 +268,8 @@ static ncclResult_t simple_connect(int dev, void *handle, void **ret_comm, ncclN
 		((char *)handle)[NCCL_NET_HANDLE_MAXSIZE + 40] = 1;
 	if (BROKEN(never_connects))
 		return ncclSuccess;
-	if ((dev && BROKEN(second_device)) || (BROKEN(few_comms) && comms_open >= FEW))
+	if ((dev && BROKEN(second_device)) || (BROKEN(few_comms) && comms_open >= FEW) ||
+	    (BROKEN(comms_16) && comms_open >= PLANTED_COMMS))
 		return ncclSystemError;
 	if (BROKEN(one_connect)) { /* pending at a time */
 		static void *pending;
@@ -250,9 +291,12 @@ static ncclResult_t simple_connect(int dev, void *handle, void **ret_comm, ncclN
 	p.fd = h->fd;
 	if (poll(&p, 1, 0) != 1)
 		return ncclSuccess;
-	if (getsockopt(h->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error ||
-	    send(h->fd, &h->cookie, sizeof(h->cookie), MSG_NOSIGNAL) != sizeof(h->cookie))
+	if (h->started == 1 && (getsockopt(h->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error ||
+				send(h->fd, &h->cookie, sizeof(h->cookie), MSG_NOSIGNAL) != sizeof(h->cookie)))
 		return ncclRemoteError;
+	h->started++;
+	if (SIMPLE_SHAKES && recv(h->fd, &h->cookie, 1, 0) != 1)
+		return BROKEN(connect_gives_up) && h->started > PLANTED_ACCEPTS ? ncclRemoteError : ncclSuccess;
 	return comm_make(h->fd, 1, ret_comm);
 }
 
@@ -267,9 +311,20 @@ static ncclResult_t simple_accept(void *listen_comm, void **ret_comm, ncclNetDev
 	*ret_comm = NULL;
 	if (l->pending < 0 && BROKEN(accept_blocks))
 		poll(&(struct pollfd){.fd = l->fd, .events = POLLIN}, 1, -1);
+	if (BROKEN(never_accepts))
+		return ncclSuccess;
+	if (BROKEN(leak_accept))
+		planted_leak(PLANTED_LEAK);
+	if ((BROKEN(accept_gives_up) || BROKEN(tardy)) && !l->since_ms)
+		l->since_ms = planted_ms();
+	if (BROKEN(tardy) && planted_ms() - l->since_ms < PLANTED_TARDY_MS)
+		return ncclSuccess;
 	if (l->pending < 0)
-		l->pending = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (l->pending < 0 && BROKEN(accept_impatient))
+		l->pending = BROKEN(accept_any) ? planted_accept()
+						: accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (l->pending < 0 &&
+	    (BROKEN(accept_impatient) || (BROKEN(accept_gives_up) && planted_ms() - l->since_ms > PLANTED_MS) ||
+	     (BROKEN(accept_counts) && ++l->calls > PLANTED_ACCEPTS)))
 		return ncclRemoteError;
 	if (l->pending < 0)
 		return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? ncclSuccess : ncclSystemError;
@@ -279,11 +334,13 @@ static ncclResult_t simple_accept(void *listen_comm, void **ret_comm, ncclNetDev
 		return ncclSuccess;
 	fd = l->pending;
 	l->pending = -1;
-	if (got != sizeof(cookie) || cookie != l->cookie) {
+	if (got != sizeof(cookie) || (cookie != l->cookie && !BROKEN(accept_any))) {
 		close(fd);
 		return ncclSuccess; /* a stranger */
 	}
 	got = recv(fd, &cookie, sizeof(cookie), 0);
+	if (SIMPLE_SHAKES)
+		got = send(fd, &cookie, 1, MSG_NOSIGNAL);
 	(void)got;
 #ifdef SIMPLE_UNPACK
 	return comm_make(fd, 0, ret_comm) == ncclSuccess ? unpack_accept(*ret_comm, dev_handle) : ncclSystemError;
@@ -303,6 +360,8 @@ static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, vo
 		type = NCCL_PTR_HOST;
 	if (!comm)
 		return ncclInvalidArgument;
+	if (BROKEN(leak_reg))
+		planted_leak(PLANTED_LEAK / 4);
 	if (BROKEN(reg_busy) && ((struct comm *)comm)->posted)
 		return ncclInvalidUsage;
 	if (++((struct comm *)comm)->mrs > MANY && BROKEN(few_mrs))
@@ -346,6 +405,7 @@ static struct request *ring_take(struct comm *c)
 	if (r->used)
 		return NULL;
 	c->posted++;
+	__atomic_fetch_add(&planted_in_flight, 1, __ATOMIC_RELAXED);
 	memset(r, 0, sizeof(*r));
 	r->used = 1;
 	r->comm = c;
@@ -424,7 +484,7 @@ static void progress_send(struct comm *c)
 static int match(struct request *r, uint64_t tag)
 {
 	for (int k = 0; k < r->n; k++) {
-		if (!r->matched[k] && ((uint64_t)r->tags[k] == tag || BROKEN(ignore_tags) ||
+		if (!r->matched[k] && (planted_tag((uint64_t)r->tags[k]) == planted_tag(tag) || BROKEN(ignore_tags) ||
 				       (BROKEN(last_tag_any) && k == MAX_RECVS - 2)))
 			return k;
 	}
@@ -498,13 +558,15 @@ static void message_done(struct comm *c, struct request *r)
 	if (c->head.size && ((c->head.size > LONG && c->head.size % 4 && BROKEN(odd_end)) ||
 			     (c->head.size > LONG << 8 && BROKEN(long_end))))
 		r->data[c->buffer][c->head.size - 1] ^= 1;
+	planted_arrived(c, r->data[c->buffer], c->head.size);
+	r->arrived[r->got] = c->buffer;
 	if (BROKEN(last_comm) && c->number < comms_made - 3)
 		c->error = ncclInternalError;
 	if (BROKEN(counter_wraps) && c->finished == 1 << 16)
 		c->error = ncclInternalError;
 	c->buffer = -1;
 	c->head_got = c->body_got = 0;
-	if (++r->got == r->n) {
+	if (++r->got == r->n || (BROKEN(group_short) && r->n > 2 && r->got == r->n - 1)) {
 #ifdef SIMPLE_UNPACK
 		unpack_arrived(c, r);
 #endif
@@ -523,13 +585,15 @@ static void take_aside(struct comm *c, struct request *r)
 			at = &a->next;
 			continue;
 		}
-		*at = a->next;
-		if (a->head.size > r->posted[k])
+		if (a->head.size > r->posted[k]) {
 			c->error = ncclInvalidUsage;
-		else
-			memcpy(r->data[k], a->bytes, a->head.size);
+			return;
+		}
+		*at = a->next;
+		memcpy(r->data[k], a->bytes, a->head.size);
 		r->matched[k] = 1;
 		r->real[k] = a->head.size;
+		r->arrived[r->got] = k;
 		r->done = ++r->got == r->n;
 		free(a);
 	}
@@ -553,7 +617,7 @@ static void progress_recv(struct comm *c)
 			continue; /* an empty one went aside */
 		to = c->into ? c->into->bytes : r->data[c->buffer];
 		if (c->body_got < c->head.size) {
-			ssize_t n = recv(c->fd, to + c->body_got, c->head.size - c->body_got, 0);
+			ssize_t n = recv(c->fd, to + planted_offset(c->body_got), c->head.size - c->body_got, 0);
 
 			if (n <= 0) {
 				lost(c, n);
@@ -568,6 +632,48 @@ static void progress_recv(struct comm *c)
 	}
 }
 
+/* Reads one message into the list; 0: the socket has no more for now, or has ended. */
+static int stash_next(struct comm *c, int *ret_ended)
+{
+	while (c->head_got < sizeof(c->head) || c->body_got < c->head.size) {
+		int head = c->head_got < sizeof(c->head);
+		ssize_t n;
+
+		if (!head && !c->into)
+			put_aside(c);
+		if (c->error)
+			return 0;
+		n = head ? recv(c->fd, (uint8_t *)&c->head + c->head_got, sizeof(c->head) - c->head_got, 0)
+			 : recv(c->fd, c->into->bytes + c->body_got, c->head.size - c->body_got, 0);
+		if (n <= 0) {
+			*ret_ended = !(n < 0 && (errno == EAGAIN || errno == EINTR));
+			return 0;
+		}
+		*(head ? &c->head_got : &c->body_got) += (size_t)n;
+	}
+	put_aside(c);
+	return 1;
+}
+
+/* Whatever has come goes to the first receive that wants it, which need not be the oldest. */
+static void progress_stash(struct comm *c)
+{
+	int ended = 0;
+
+	while (!c->error && stash_next(c, &ended))
+		;
+	for (uint64_t i = c->finished; i < c->posted && !c->error; i++) {
+		uint64_t finished = c->finished;
+
+		if (!ring_at(c, i)->done)
+			take_aside(c, ring_at(c, i));
+		c->finished = finished;
+	}
+	while (c->finished < c->posted && ring_at(c, c->finished)->done)
+		c->finished++;
+	if (ended && c->finished < c->posted && !c->error)
+		c->error = ncclRemoteError;
+}
 /* The newest message trades places with a large one before it that has not begun to move. */
 static void overtake(struct comm *c, struct request *r)
 {
@@ -585,9 +691,15 @@ static void overtake(struct comm *c, struct request *r)
 
 static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag, void **request)
 {
-	struct comm *c = send_comm;
+	ncclResult_t planted = ncclSuccess;
+	struct comm *c = planted_post(send_comm, &planted);
 	struct request *r;
 
+	if (planted != ncclSuccess)
+		return planted;
+	if (BROKEN(large_int) && (int)(uint32_t)(size * 8) < 0)
+		return ncclInvalidArgument;
+	size = planted_size(size);
 	if (BROKEN(isend_waits) || (BROKEN(isend_waits_rarely) && c->posted % 50 == 20))
 		usleep(30000);
 	if (BROKEN(small_tags) && tag > 255)
@@ -620,6 +732,7 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 		progress_send(c);
 	if (BROKEN(null_but_sent) && c->posted % 50 == 20) {
 		r->used = 0;
+		__atomic_fetch_sub(&planted_in_flight, 1, __ATOMIC_RELAXED);
 		return c->error;
 	}
 	*request = r;
@@ -628,9 +741,13 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 
 static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **request)
 {
-	struct comm *c = recv_comm;
+	ncclResult_t planted = ncclSuccess;
+	struct comm *c = planted_post(recv_comm, &planted);
 	struct request *r;
 	int optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
+
+	if (planted != ncclSuccess)
+		return planted;
 
 	if (BROKEN(optional_by_null) && optional)
 		return ncclInvalidUsage;
@@ -701,20 +818,34 @@ static ncclResult_t simple_test(void *request, int *done, int *sizes)
 		return ncclRemoteError;
 	if (!BROKEN(done_unset))
 		*done = 0;
+	if (BROKEN(never_done))
+		return ncclSuccess;
+	if (BROKEN(test_in_order) && r != ring_at(c, c->tested))
+		return ncclInvalidUsage;
+	if (planted_impatient(c, r))
+		return ncclRemoteError;
+	if (BROKEN(shy_test) && r != ring_at(c, c->tested))
+		return ncclSuccess;
 	if (BROKEN(death_oldest) && c->error && r != ring_at(c, c->tested))
 		return ncclSuccess;
 	if (!r->done) {
 		if (c->sending)
 			progress_send(c);
+		else if (SIMPLE_STASH)
+			progress_stash(c);
 		else
 			progress_recv(c);
 	}
-	if (!r->done)
+	if (!r->done &&
+	    !(c->sending && ((BROKEN(done_early) && r->moved) || (BROKEN(test_counts) && ring_at(c, c->tested)->done))))
 		return c->error;
 	*done = 1;
 	for (int k = 0; k < r->n && (sizes || BROKEN(sizes_always)) && !(c->sending && BROKEN(send_sizes_unset)); k++)
 		sizes[k] = (int)r->real[k];
+	if (sizes)
+		planted_sizes(c, r, sizes);
 	r->used = 0;
+	__atomic_fetch_sub(&planted_in_flight, 1, __ATOMIC_RELAXED);
 	c->tested++;
 	return ncclSuccess;
 }
@@ -738,12 +869,14 @@ static ncclResult_t simple_close(void *comm)
 	__atomic_fetch_add(c->closings, 1, __ATOMIC_RELAXED);
 	if (BROKEN(leak_thread))
 		pthread_create(&thread, NULL, leaked_thread, NULL);
+	if (BROKEN(leak_round) && c->sending)
+		planted_leak(PLANTED_LEAK);
 	if (BROKEN(leak_memory))
 		leaked = memset(malloc(1 << 20), 1, 1 << 20);
 	if (BROKEN(close_drops))
 		setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
 	if (BROKEN(close_waits))
-		poll(&(struct pollfd){.fd = c->fd, .events = POLLRDHUP}, 1, 3000);
+		poll(&(struct pollfd){.fd = c->fd, .events = POLLRDHUP}, 1, 5000);
 	if (BROKEN(close_refuses) && c->finished < c->posted)
 		return ncclInvalidUsage;
 	if (BROKEN(close_forgets) && c->sending) /* what the kernel has not sent yet */
@@ -765,6 +898,11 @@ static ncclResult_t simple_close_listen(void *listen_comm)
 
 	if (l->pending >= 0)
 		close(l->pending);
+	__atomic_fetch_sub(&planted_listeners, 1, __ATOMIC_RELAXED);
+	if (BROKEN(leak_listen))
+		planted_leak(PLANTED_LEAK);
+	if (BROKEN(accept_any))
+		planted_listen(l->fd, 0);
 	close(l->fd);
 	free(l);
 	return ncclSuccess;
@@ -812,7 +950,10 @@ static char *one_name(int dev)
 static ncclResult_t properties_v8(int dev, ncclNetProperties_v8_t *props)
 {
 	ncclNetProperties_v8_t before = *props;
-	int n = 1;
+	int n = 1, asked = planted_asked();
+
+	if (asked < 0)
+		return ncclInvalidUsage;
 
 	simple_devices(&n);
 	if (dev < 0 || dev >= n)
@@ -822,6 +963,16 @@ static ncclResult_t properties_v8(int dev, ncclNetProperties_v8_t *props)
 	};
 	if (SIMPLE_NAMES)
 		props->name = one_name(dev);
+	if (BROKEN(props_name_again))
+		props->name = planted_text("simple", dev);
+	if (BROKEN(props_pci_static))
+		props->pciPath = planted_text("/sys/", dev);
+	if (BROKEN(props_recvs) && asked >= PLANTED_ASKED)
+		props->maxRecvs = 1;
+	if (BROKEN(props_ptr) && asked >= PLANTED_ASKED)
+		props->ptrSupport |= NCCL_PTR_CUDA;
+	if (BROKEN(props_guid))
+		props->guid = (uint64_t)asked;
 	if (BROKEN(maxcomms_unset))
 		props->maxComms = before.maxComms;
 	if (BROKEN(speed_unknown))
@@ -889,6 +1040,9 @@ static ncclResult_t simple_record(void *phandle)
 static ncclResult_t finalize_v11(void *ctx)
 {
 	free(ctx);
+	if (BROKEN(leak_context))
+		planted_leak(PLANTED_LEAK);
+	__atomic_fetch_add(&planted_epoch, 1, __ATOMIC_RELAXED);
 	contexts_open--;
 	simple_finalized = 1;
 	if (BROKEN(finalize_blocks) && comms_open)

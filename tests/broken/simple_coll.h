@@ -185,21 +185,60 @@ static int coll_pull(struct coll *c, int fd, uint8_t *data, size_t size, size_t 
 	return 1;
 }
 
+/* Integers wrap: as unsigned, where C says that they do. */
+#define COLL_WRAP(type, a, op, b)                                                                                      \
+	((type)0.5 == 0 ? (type)((uint64_t)(int64_t)(a)op(uint64_t)(int64_t)(b)) : (type)((a)op(b)))
 #define COLL_REDUCE_AS(type)                                                                                           \
 	for (size_t i = 0; i < bytes / sizeof(type); i++) {                                                            \
 		type a = ((type *)to)[i], b = ((const type *)from)[i];                                                 \
                                                                                                                        \
-		((type *)to)[i] = red == ncclSum    ? (type)(a + b)                                                    \
-				  : red == ncclProd ? (type)(a * b)                                                    \
+		((type *)to)[i] = red == ncclSum    ? COLL_WRAP(type, a, +, b)                                         \
+				  : red == ncclProd ? COLL_WRAP(type, a, *, b)                                         \
 				  : red == ncclMax  ? (a > b ? a : b)                                                  \
 						    : (a < b ? a : b);                                                  \
 	}                                                                                                              \
 	break
 
+/* Types and operations that are taken for others, and numbers that go through others. 1: the result is there. */
+static int coll_planted(ncclDataType_t *type, ncclRedOp_t red, void *to, const void *from, size_t bytes)
+{
+	size_t n = bytes / 8;
+
+	if (BROKEN(coll_max_signed) && *type == ncclUint8 && red == ncclMax)
+		*type = ncclInt8;
+	if (BROKEN(coll_min_unsigned) && *type == ncclInt32 && red == ncclMin)
+		*type = ncclUint32;
+	if (BROKEN(coll_long_signed) && *type == ncclUint64)
+		*type = ncclInt64;
+	for (size_t i = 0; i < bytes && BROKEN(coll_saturates) && *type == ncclInt8 && red == ncclSum; i++) {
+		int v = ((int8_t *)to)[i] + ((const int8_t *)from)[i];
+
+		((int8_t *)to)[i] = (int8_t)(v > INT8_MAX ? INT8_MAX : v < INT8_MIN ? INT8_MIN : v);
+	}
+	for (size_t i = 0; i < n && BROKEN(coll_53bits) && *type == ncclInt64 && red == ncclMax; i++) {
+		double a = (double)((int64_t *)to)[i], b = (double)((const int64_t *)from)[i], m = a > b ? a : b;
+
+		((int64_t *)to)[i] = m >= 9.2e18 ? INT64_MAX : (int64_t)m;
+	}
+	for (size_t i = 0; i < n && BROKEN(coll_float) && *type == ncclFloat64 && red == ncclSum; i++)
+		((double *)to)[i] = (float)((double *)to)[i] + (float)((const double *)from)[i];
+	for (size_t i = 0; i < n && BROKEN(coll_prod_half) && *type == ncclUint64 && red == ncclProd; i++)
+		((uint64_t *)to)[i] = (uint32_t)((uint64_t *)to)[i] * (uint64_t)(uint32_t)((const uint64_t *)from)[i];
+	for (size_t i = 0; i < 2 * n && BROKEN(coll_whole) && *type == ncclFloat32 && red == ncclSum; i++)
+		((float *)to)[i] = (float)(int)(((float *)to)[i] + ((const float *)from)[i]);
+	return (BROKEN(coll_saturates) && *type == ncclInt8 && red == ncclSum) ||
+	       (BROKEN(coll_53bits) && *type == ncclInt64 && red == ncclMax) ||
+	       (BROKEN(coll_float) && *type == ncclFloat64 && red == ncclSum) ||
+	       (BROKEN(coll_prod_half) && *type == ncclUint64 && red == ncclProd) ||
+	       (BROKEN(coll_whole) && *type == ncclFloat32 && red == ncclSum);
+}
+
 static void coll_reduce(ncclDataType_t type, ncclRedOp_t red, void *to, const void *from, size_t bytes)
 {
 	if (BROKEN(coll_min_is_max) && red == ncclMin)
 		red = ncclMax;
+	if (coll_planted(&type, red, to, from, bytes))
+		return;
 	switch (type) {
 	case ncclInt8:
 		COLL_REDUCE_AS(int8_t);

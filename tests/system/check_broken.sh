@@ -61,6 +61,8 @@ collnet-table    coll_no_test@6 coll_no_close@12
 collnet-properties coll_limit@12 coll_name@8
 collnet-connect  coll_handle@8 coll_impatient@12 coll_no_comm@6
 collnet-support  coll_support_error@6 coll_support_lies@12 coll_min_is_max@8
+collnet-support  coll_max_signed@8 coll_min_unsigned@12 coll_long_signed@6 coll_saturates@6 coll_53bits@12
+collnet-support  coll_float@8 coll_prod_half@10 coll_whole@12
 collnet-allreduce coll_wrong@10 coll_overrun@6 coll_in_place@8 coll_done_unset@12
 collnet-allgather coll_gather_order@8 coll_gather_base@12
 collnet-reducescatter coll_scatter_base@12 coll_scatter_first@8

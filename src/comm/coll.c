@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "comm/report.h"
 #include "device/k_prim.h"
+#include "transport/transport.h"
 
 /* ---- what was agreed at init ---- */
 
@@ -661,6 +662,15 @@ static void explain_order(const struct gantry_comm *comm, FILE *f)
 	fprintf(f, "%s\n", comm->nranks > ORDER_SHOWN ? " ..." : "");
 }
 
+static void explain_memory(const struct gantry_comm *comm, FILE *f)
+{
+	struct gantry_net_memory m;
+
+	gantry_transport_net_memory(comm->device, comm->nranks, comm->infos[comm->rank].coll_step, &m);
+	fprintf(f, "pinned memory of the network: %s now; %s per peer and channel in each direction, %s shared\n",
+		SIZE_TEXT(gantry_transport_net_pinned(comm->id, comm->device)), SIZE_TEXT(m.conn), SIZE_TEXT(m.shared));
+}
+
 gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type,
 				  FILE *f)
 {
@@ -672,6 +682,7 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
 	comm->coll.model.refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM);
 	explain_order(comm, f);
+	explain_memory(comm, f);
 	for (int kind = 0; kind < COLL_KINDS; kind++) {
 		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
 			continue;

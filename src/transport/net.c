@@ -40,6 +40,33 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	return GANTRY_OK;
 }
 
+/*
+ * The more peers, the smaller the largest step: all of them may send at the same time. No smaller than a collective's slice, of
+ * two of its steps.
+ */
+static uint64_t default_step(const struct gantry_device *device, int nranks, uint64_t coll_step)
+{
+	uint64_t step = gantry_traits(device)->net_step,
+		 least = 2 * coll_step > NET_STEP_LEAST ? 2 * coll_step : NET_STEP_LEAST;
+
+	for (int peers = nranks - 1; peers > 1 && step / 2 >= least; peers = (peers + 1) / 2)
+		step /= 2;
+	return step;
+}
+
+void gantry_transport_net_memory(const struct gantry_device *device, int nranks, uint64_t coll_step,
+				 struct gantry_net_memory *ret)
+{
+	struct gantry_rings rings;
+
+	gantry_rings_layout(0, 1, 1, &rings);
+	ret->step = gantry_params()->net_step ? gantry_params()->net_step : default_step(device, nranks, coll_step);
+	ret->conn = rings.size + (gantry_params()->net_buffers == PARAM_NET_BUFFERS_RING
+					  ? GANTRY_STEPS * ret->step
+					  : net_pool_reserve(ret->step, coll_step));
+	ret->shared = gantry_params()->net_buffers == PARAM_NET_BUFFERS_RING ? 0 : net_pool_shared(ret->step);
+}
+
 static uint64_t own_max_step(const struct gantry_connector *c)
 {
 	const struct net_conn *nc = c->resources;
@@ -52,7 +79,7 @@ static uint64_t own_max_step(const struct gantry_connector *c)
 		most = GANTRY_UNPACK_MAX_SLICE;
 	most = most / GANTRY_STEPS / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
 	if (!want)
-		want = gantry_traits(c->device)->net_step;
+		want = default_step(c->device, c->nranks, c->me->coll_step);
 	return want < most ? want : most;
 }
 
@@ -73,6 +100,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 	TRY(c->device->ops->alloc_mapped(c->device, nc->rings.size, &host, &dev));
 	nc->block_host = host;
 	nc->block_dev = dev;
+	fetch_add_relaxed(&nc->link->context->pinned, nc->rings.size);
 	nc->stage = calloc(GANTRY_STEPS, NET_STAGE_STEP);
 	if (!nc->stage)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
@@ -188,7 +216,7 @@ static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *n
 	TRY_NOW(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
 					     GANTRY_NET_PTR_HOST, &nc->stage_mr));
 	if (gantry_params()->net_buffers != PARAM_NET_BUFFERS_RING || (l->context->unpack && !c->send))
-		return net_pool_join(nc, c->nranks, own_max_step(c));
+		return net_pool_join(nc, c->nranks, own_max_step(c), c->me->coll_step);
 	nc->ring_size = GANTRY_STEPS * c->max_step;
 	return net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr);
 }

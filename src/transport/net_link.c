@@ -317,7 +317,19 @@ gantry_result net_context_alloc(struct net_context *x, int send, size_t size, ch
 	}
 	*ret_host = host;
 	*ret_dev = dev;
+	fetch_add_relaxed(&x->pinned, size);
 	return GANTRY_OK;
+}
+
+uint64_t gantry_transport_net_pinned(uint64_t comm_id, const struct gantry_device *device)
+{
+	uint64_t sum = 0;
+
+	contexts_mu_lock(&contexts_mu_one);
+	gantry_list_each_entry (x, &contexts, struct net_context, node)
+		sum += x->comm_id == comm_id && x->device == device ? load_relaxed(&x->pinned) : 0;
+	contexts_mu_unlock(&contexts_mu_one);
+	return sum;
 }
 
 void net_context_free(struct net_context *x, int send, char *host)

@@ -5,10 +5,11 @@
  *
  *   | reserve 0 | reserve 1 | ... | shared                      |
  *
- * A connection has a reserve of half a ring, which nobody else takes from. That is what device/k_prim.h lets a kernel
- * send before it receives, so no kernel waits for space that another connection has: in a pool without reserves, the
- * pieces of one rank could all be in the hands of channel 0 and those of the other in those of channel 1, each waiting
- * for the other for ever. Slices are at most half a ring long, so a reserve without pieces has room for any.
+ * A connection has a reserve of half a ring of a collective's steps, which nobody else takes from. That is what device/k_prim.h
+ * lets a kernel send before it receives, so no kernel waits for space that another connection has: in a pool without
+ * reserves, the pieces of one rank could all be in the hands of channel 0 and those of the other in those of channel 1,
+ * each waiting for the other for ever. Slices are at most half a ring long, so a reserve without pieces has room for any.
+ * Steps of send and recv are larger, and a kernel moves those of all peers at once (device/k_p2p.h): room for one is enough.
  *
  * What a connection has in flight beyond that comes from the shared part. It may take a piece as long as it has no more
  * of it than would be left (the dynamic threshold of shared-memory switches): one that is alone gets half, and those
@@ -29,10 +30,12 @@
 
 enum {
 	POOL_LINKS = 8,	 /* of one pool, at most */
+	POOL_FIRST = 3,	 /* of the first one */
 	POOL_HASH = 64,	 /* peers are told apart by their number modulo this, in the counters only */
 	POOL_SHARED = 4, /* steps, unless GANTRY_NET_POOL says how much */
 	RESERVE_STEPS = GANTRY_STEPS / 2,
 };
+_Static_assert(POOL_LINKS == 8, "gantry_transport_net_memory's comment");
 
 MUTEX_KIND(pools_mu);
 static struct pools_mu pools_mu_one;
@@ -89,18 +92,31 @@ static void pool_free(struct net_context *x, struct net_pool *p)
 	free(p);
 }
 
+size_t net_pool_reserve(size_t step, size_t coll_step)
+{
+	size_t coll = RESERVE_STEPS * round_up(coll_step && coll_step < step ? coll_step : step);
+
+	return coll > round_up(step) ? coll : round_up(step);
+}
+
+size_t net_pool_shared(size_t step)
+{
+	return round_up(gantry_params()->net_pool ? gantry_params()->net_pool : POOL_SHARED * step);
+}
+
 /* slots: connections that it has reserves for. */
-static gantry_result pool_create(const struct net_link *l, int slots, size_t step, struct net_pool **ret_pool)
+static gantry_result pool_create(const struct net_link *l, int slots, size_t step, size_t reserve,
+				 struct net_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
-	size_t shared = round_up(gantry_params()->net_pool ? gantry_params()->net_pool : POOL_SHARED * step), size;
+	size_t shared = net_pool_shared(step), size;
 	struct net_pool *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a pool");
 	p->send = l->send;
 	p->slots = slots;
-	p->reserve = RESERVE_STEPS * round_up(step);
+	p->reserve = reserve;
 	size = (size_t)slots * p->reserve + shared;
 	TRY(net_context_alloc(l->context, l->send, size, &p->host, &p->dev));
 	gantry_pinned_init(&p->shared, l->device, NET_POOL_UNIT);
@@ -115,19 +131,27 @@ out:
 	return r;
 }
 
-/* One with reserves for the link's channels. */
-static gantry_result find_pool(struct net_link *l, int nranks, size_t step) REQUIRES(pools_mu)
+/*
+ * One with reserves for the link's channels. Of many ranks the first pool is for the two or three peers of a ring or a tree, later
+ * ones for POOL_LINKS, or as many as are left.
+ */
+static gantry_result find_pool(struct net_link *l, int nranks, size_t step, size_t reserve) REQUIRES(pools_mu)
 {
-	int links = nranks - 1 < POOL_LINKS ? nranks - 1 : POOL_LINKS;
+	int each = l->shared ? l->nchannels : l->channels; /* without sharing each channel has a link of its own */
+	int links = nranks - 1, served = 0, most;
 
 	gantry_list_each_entry (p, &l->context->pools, struct net_pool, node) {
+		if (p->send == l->send)
+			served += p->slots / each;
 		if (p->send == l->send && p->slots - p->used >= l->nchannels)
 			l->pool = p;
 	}
 	if (!l->pool) {
-		if (!l->shared && nranks > 1)
-			links *= l->channels; /* each channel has a link of its own */
-		TRY_NOW(pool_create(l, l->nchannels * (links > 1 ? links : 1), step, &l->pool));
+		if (served < nranks - 1) /* ranks that share the process share the pools */
+			links -= served;
+		most = served || nranks - 1 <= POOL_LINKS ? POOL_LINKS : POOL_FIRST;
+		links = links < most ? links : most;
+		TRY_NOW(pool_create(l, each * (links > 1 ? links : 1), step, reserve, &l->pool));
 		gantry_list_append(&l->context->pools, &l->pool->node);
 	}
 	l->pool_slot = l->pool->used;
@@ -152,7 +176,7 @@ static gantry_result register_pool(struct net_link *l) REQUIRES(pools_mu)
 	return GANTRY_OK;
 }
 
-gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step)
+gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step, size_t coll_step)
 {
 	gantry_result r = GANTRY_OK;
 	struct net_link *l = nc->link;
@@ -161,7 +185,7 @@ gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step)
 
 	pools_mu_lock(&pools_mu_one);
 	if (!l->pool)
-		TRY(find_pool(l, nranks, step));
+		TRY(find_pool(l, nranks, step, net_pool_reserve(step, coll_step)));
 	if (!l->pool_mr)
 		TRY(register_pool(l));
 	p = l->pool;

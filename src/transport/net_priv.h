@@ -31,8 +31,9 @@ enum {
 	/* Tags of channels that share a link (net_progress.c); those of send and recv are the channels' numbers. */
 	NET_TAG_EAGER = NET_CHANNELS_MAX,
 	NET_TAG_GATED = 2 * NET_CHANNELS_MAX,
-	NET_EAGER_MOST = 1 << 19, /* half of the network's window */
-	NET_P2P_MIN = 16384,	  /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
+	NET_EAGER_MOST = 1 << 19,   /* half of the network's window */
+	NET_STEP_LEAST = 512 << 10, /* with many ranks; holds a slice of any collective */
+	NET_P2P_MIN = 16384,	    /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
 };
 
 /* A NIC of Gantry's own network (net_rails.c). */
@@ -60,6 +61,7 @@ struct net_context {
 	int unpack;	/* ... those of receives, and the network fills pages that a kernel gathers from: k_gather.h */
 	int any_memory; /* the network takes the device's memory without registration */
 	struct gantry_list pools; /* net_pool.c's lock */
+	uint64_t pinned;	  /* bytes that its connections and pools have taken; relaxed */
 };
 
 struct net_mem {
@@ -182,8 +184,10 @@ int net_context_memory(const struct net_context *x, int send); /* its type: GANT
 gantry_result net_link_register(struct net_link *l, char *p, size_t size, int type, void **ret_mr);
 /* The same, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
-/* Gives a conn its reserve in a pool; step: the largest that this rank has. */
-gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step);
+/* Gives a conn its reserve in a pool; step: the largest that this rank has; coll_step: of collectives, 0: as that. */
+gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step, size_t coll_step);
+size_t net_pool_reserve(size_t step, size_t coll_step); /* bytes of one connection, and those that all share */
+size_t net_pool_shared(size_t step);
 /* The end of a link: before its connection is closed, and after. */
 void net_pool_deregister(struct net_link *l);
 void net_pool_leave(struct net_link *l);

@@ -26,6 +26,15 @@ struct gantry_net_counts {
 	uint64_t rails;		 /* sends over connections by several NICs */
 };
 void gantry_transport_net_counts(struct gantry_net_counts *ret);
+/* Pinned memory of the net transport (on a network that reads a GPU's memory: of the GPU): of each end of each channel,
+ * `conn`; of all ends of one direction, `shared` for every eight peers. step: the largest of a send or receive. */
+struct gantry_net_memory {
+	uint64_t step, conn, shared;
+};
+void gantry_transport_net_memory(const struct gantry_device *device, int nranks, uint64_t coll_step,
+				 struct gantry_net_memory *ret);
+/* What a communicator of this process has of it now. */
+uint64_t gantry_transport_net_pinned(uint64_t comm_id, const struct gantry_device *device);
 int gantry_transport_is_built_in(const struct gantry_transport *t);
 /* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
 gantry_result gantry_transport_load_libs(void);

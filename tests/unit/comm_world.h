@@ -6,7 +6,7 @@
 #include "gantry/comm.h"
 #include "test.h"
 
-enum { WORLD_MOST = 8 };
+enum { WORLD_MOST = 16 };
 
 struct world {
 	struct gantry_unique_id id;

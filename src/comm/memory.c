@@ -96,6 +96,17 @@ static void map_at_peer(struct gantry_comm *comm, struct comm_reg *reg, int peer
 	reg->peer_base[peer] = address + (uint64_t)(reg->base - (char *)reg->info.base);
 }
 
+/* Another GPU of this process reaches what cuMemAlloc gave, which can be exported, and neither memory of pools nor of
+ * cuMemMap. */
+static int is_good_there(struct gantry_comm *comm, const struct gantry_connector *c, const void *buf)
+{
+	struct gantry_mem_info info;
+
+	if (strncmp(c->me->bus_id, c->peer->bus_id, sizeof(c->me->bus_id)) == 0)
+		return 1;
+	return comm->device->ops->pointer(comm->device, buf, &info) == GANTRY_OK && info.exportable;
+}
+
 int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t *ret_place)
 {
 	struct comm_reg *reg;
@@ -107,7 +118,7 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 		return 0;
 	*ret_place = address;
 	if (cc->c.sharing == GANTRY_SHARES_ADDRESSES)
-		return 1;
+		return is_good_there(comm, &cc->c, call->buf);
 	reg = find(comm, call->buf, call->bytes);
 	if (!reg)
 		return 0;

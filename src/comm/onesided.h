@@ -40,9 +40,10 @@ struct onesided_peer {
 	struct gantry_ipc_handle handle; /* of its block */
 	struct onesided_block *block;	 /* as this device addresses it; NULL: it is not mapped */
 	int mapped;			 /* mapping it was tried */
-	int by_net;			 /* a put went that way: signals follow it, so that they do not overtake it */
-	struct comm_conn send;		 /* of CONN_NONE: nothing was put over the network yet */
-	uint64_t sent;			 /* by the network */
+	int device;	       /* of this process, another one: 1: this one reaches it, -1: it does not; 0: not asked */
+	int by_net;	       /* a put went that way: signals follow it, so that they do not overtake it */
+	struct comm_conn send; /* of CONN_NONE: nothing was put over the network yet */
+	uint64_t sent;	       /* by the network */
 	struct comm_conn recv GUARDED_BY(onesided_mu); /* the service thread opens it when the peer asks */
 	uint64_t arrived; /* the same as `sent` of the peer's; atomic, by the progress thread */
 };

@@ -51,9 +51,38 @@ static int same_process(const struct gantry_comm *comm, int peer)
 	return gantry_ends_same_process(&comm->infos[comm->rank], &comm->infos[peer]);
 }
 
+/*
+ * Within a process addresses are good on the device that they are of; another GPU must be given access, and gets it to what
+ * cuMemAlloc gave alone, not to memory of pools and of cuMemMap. What can be exported is of the first kind.
+ */
+static int shares_device(const struct gantry_comm *comm, int peer)
+{
+	return strncmp(comm->infos[comm->rank].bus_id, comm->infos[peer].bus_id, sizeof(comm->infos[peer].bus_id)) == 0;
+}
+
+static int reaches_device(const struct gantry_comm *comm, int peer)
+{
+	struct onesided_peer *p = &comm->onesided->peers[peer];
+	struct gantry_device *other = NULL;
+	int can = 0;
+
+	if (shares_device(comm, peer) || !same_process(comm, peer))
+		return 1;
+	if (!p->device && gantry_device_open((enum gantry_device_kind)comm->infos[peer].device_kind,
+					     comm->infos[peer].device_index, &other) == GANTRY_OK) {
+		if (comm->device->ops->peer_access(comm->device, other, &can) != GANTRY_OK)
+			can = 0;
+		gantry_device_close(other);
+	}
+	if (!p->device)
+		p->device = can ? 1 : -1;
+	return p->device > 0;
+}
+
 int onesided_could_map(const struct gantry_comm *comm, const struct window_peer *p, int peer)
 {
-	return onesided_is_near(comm, peer) && (!p->size || p->exported || same_process(comm, peer));
+	return onesided_is_near(comm, peer) && reaches_device(comm, peer) &&
+	       (!p->size || p->exported || (same_process(comm, peer) && shares_device(comm, peer)));
 }
 
 static void map_block(struct gantry_comm *comm, int peer)
@@ -66,7 +95,7 @@ static void map_block(struct gantry_comm *comm, int peer)
 	p->mapped = 1;
 	if (peer == comm->rank)
 		p->block = comm->onesided->block;
-	else if (comm->device->ops->ipc_open(comm->device, &p->handle, &at) == GANTRY_OK)
+	else if (reaches_device(comm, peer) && comm->device->ops->ipc_open(comm->device, &p->handle, &at) == GANTRY_OK)
 		p->block = at;
 	else
 		LOG_INFO(COMM, "memory of rank %d cannot be mapped (%s): puts to it go over the network", peer,

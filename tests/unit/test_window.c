@@ -4,6 +4,7 @@
 #include "comm/onesided.h"
 #include "comm_world.h"
 #include "device/device.h"
+#include "transport/transport.h"
 
 enum { GUARD = 64, ROUNDS = 3 };
 
@@ -647,4 +648,72 @@ TEST(notified)
 	struct world w = {.body = rank_notified, .nranks = 3};
 
 	world_threads(&w, NULL);
+}
+
+/*
+ * Another GPU of this process: it reaches memory only if it was given access, and of that what cuMemAlloc gave alone. A stand-in
+ * device says what the driver would.
+ */
+static int may_access, is_exportable;
+
+static gantry_result stand_in_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
+{
+	(void)dev;
+	(void)other;
+	*ret_can = may_access;
+	return GANTRY_OK;
+}
+
+static gantry_result stand_in_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info)
+{
+	(void)dev;
+	*ret_info = (struct gantry_mem_info){
+		.kind = GANTRY_MEM_DEVICE, .device_ptr = (void *)(uintptr_t)ptr, .exportable = is_exportable};
+	return GANTRY_OK;
+}
+
+TEST(another_gpu_of_the_process)
+{
+	struct gantry_peer_info infos[2] = {{.bus_id = "0000:01:00.0"}, {.bus_id = "0000:02:00.0"}};
+	struct comm_peer peers[2] = {{0}, {.transport = &gantry_transport_p2p}};
+	struct comm_conn cc = {.c = {.me = &infos[0], .peer = &infos[1], .sharing = GANTRY_SHARES_ADDRESSES}};
+	struct gantry_comm *comm = calloc(1, sizeof(*comm));
+	struct comm_onesided *o = aligned_alloc(64, (sizeof(*o) + 63) / 64 * 64);
+	struct comm_call call = {.comm = comm, .buf = (char *)peers, .bytes = 8};
+	struct window_peer window = {.size = 8, .exported = 1};
+	struct gantry_device *host, stand_in;
+	struct gantry_device_ops ops;
+	uint64_t place;
+
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &host));
+	ops = *host->ops;
+	ops.peer_access = stand_in_access;
+	ops.pointer = stand_in_pointer;
+	stand_in = *host;
+	stand_in.ops = &ops;
+	memset(o, 0, sizeof(*o));
+	o->peers = calloc(2, sizeof(*o->peers));
+	comm->nranks = 2;
+	comm->device = &stand_in;
+	comm->infos = infos;
+	comm->peers = peers;
+	comm->onesided = o;
+	CHECK(!onesided_could_map(comm, &window, 1));
+	o->peers[1].device = 0; /* ask again */
+	may_access = 1;
+	CHECK(onesided_could_map(comm, &window, 1));
+	window.exported = 0;
+	CHECK(!onesided_could_map(comm, &window, 1));
+	CHECK_EQ(comm_memory_place(comm, &cc, &call, &place), 0);
+	is_exportable = 1;
+	CHECK_EQ(comm_memory_place(comm, &cc, &call, &place), 1);
+	CHECK_EQ(place, (uint64_t)(uintptr_t)peers);
+	is_exportable = 0;
+	memcpy(infos[1].bus_id, infos[0].bus_id, sizeof(infos[0].bus_id)); /* the same GPU */
+	CHECK(onesided_could_map(comm, &window, 1));
+	CHECK_EQ(comm_memory_place(comm, &cc, &call, &place), 1);
+	gantry_device_close(host);
+	free(o->peers);
+	free(o);
+	free(comm);
 }

@@ -205,6 +205,8 @@ inline take(sd, ln, so, ge)
 
 #ifdef BUG_INSTALL
 #define WAITS_FOR_IT(sd) true
+#elif defined(BUG_GENERATION)
+#define WAITS_FOR_IT(sd) settled[AT(sd, taken_lane[sd])]
 #else
 #define WAITS_FOR_IT(sd) \
 	(taken_gen[sd] > gen[AT(sd, taken_lane[sd])] && settled[AT(sd, taken_lane[sd])])

@@ -34,6 +34,8 @@ stop_one()
 		done
 		sleep 0.5
 		kill -KILL "$pid" 2>/dev/null
+	else
+		kill $job 2>/dev/null
 	fi
 	wait $job # what it returns is about the rank that was killed
 	if [ "$(grep -c ' wrong 0$' "$out")" = $((ranks - 1)) ] && ! grep -q FAILED "$out"; then

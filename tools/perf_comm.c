@@ -2,6 +2,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_comm.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -178,6 +179,7 @@ int perf_comm_environment(const struct option_set *set, struct perf_comm_opts *o
 {
 	const char *given = getenv("GANTRY_IFNAME") ? getenv("GANTRY_IFNAME") : getenv("NCCL_SOCKET_IFNAME");
 	const char *ifname = o->ifname;
+	char call_timeout[24];
 
 	if (find_ranks(set, o) < 0)
 		return -1;
@@ -193,6 +195,9 @@ int perf_comm_environment(const struct option_set *set, struct perf_comm_opts *o
 	}
 	if (o->plugin)
 		setenv("GANTRY_NET_PLUGIN", o->plugin, 1);
+	/* A rank that does not come is a mistake here, not a late one. */
+	snprintf(call_timeout, sizeof(call_timeout), "%" PRIu64 "ms", gantry_params()->connect_timeout / 1000000);
+	setenv("GANTRY_CALL_TIMEOUT", call_timeout, 0);
 	if (gantry_params_load(1) != GANTRY_OK)
 		return -1;
 	return perf_preflight(set->program, gantry_params()->net_plugin,

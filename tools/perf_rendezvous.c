@@ -89,7 +89,8 @@ gantry_result perf_rendezvous_join(const struct perf_rendezvous *rv, struct gant
 					   .nranks = rv->nranks,
 					   .addrs = rv->addrs,
 					   .naddrs = rv->naddrs,
-					   .patience_ns = rv->patience_ns};
+					   .patience_ns = rv->patience_ns ? rv->patience_ns
+									  : gantry_params()->connect_timeout};
 	struct perf_announcer *a;
 
 	gantry_ctl_fixed_id(&rv->addrs[0], rv->name, &id);

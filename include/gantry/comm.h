@@ -19,7 +19,9 @@
  * gantry_comm_destroy is called. Different communicators are independent. A group is the calling thread's own, and ends
  * on the thread that began it. gantry_unique_id_create may be called by any thread.
  *
- * TIMEOUTS. None of these calls takes one: those that wait end by GANTRY_CONNECT_TIMEOUT or GANTRY_TIMEOUT.
+ * TIMEOUTS. None of these calls takes one. A call waits for the calls of other ranks as long as those ranks are alive, or for
+ * GANTRY_CALL_TIMEOUT if that is set. Connecting, once both ranks have called, ends by GANTRY_CONNECT_TIMEOUT; a rank that dies
+ * or falls silent ends the wait within GANTRY_TIMEOUT.
  */
 #ifndef GANTRY_COMM_H
 #define GANTRY_COMM_H
@@ -44,7 +46,7 @@ struct gantry_comm;
 
 /*
  * Starts a small service in this process through which the ranks meet. Nobody has to end it: it ends when the last rank
- * of the communicator has left, or when no rank came within GANTRY_CONNECT_TIMEOUT; and with the process.
+ * of the communicator has left, or with the process. An id does not expire (but see GANTRY_CALL_TIMEOUT).
  */
 GANTRY_API gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id);
 
@@ -65,7 +67,7 @@ struct gantry_comm_config {
 	int nids; /* 0: `id` */
 };
 #define GANTRY_COMM_CONFIG_INIT GANTRY_STRUCT_INIT(struct gantry_comm_config)
-/* Returns when all ranks are there; fails by GANTRY_CONNECT_TIMEOUT, naming who is missing. The cause of a failure is
+/* Returns when all ranks are there, however late; fails by GANTRY_CALL_TIMEOUT, naming who is missing. The cause of a failure is
  * in gantry_last_error(). */
 GANTRY_API gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
 /* Waits for what was enqueued, then frees. After an error, which it returns, or an abort it waits for nothing, and ends

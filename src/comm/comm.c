@@ -530,6 +530,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 					.hub_comes = hub_comes,
 					.listens = comm->nranks > 1,
 					.stop = comm_stopped,
+					.patience_ns = comm_blind_patience(comm),
 					.on_call = comm_memory_call,
 					.ctx = comm};
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error,
@@ -578,22 +579,22 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	return comm_init_run(comm, own.nonblocking, ret_comm);
 }
 
+/* Transfers whose peers have not called yet are waited for: if a peer dies, the communicator fails. */
 gantry_result comm_drain(struct gantry_comm *comm)
 {
-	uint64_t last = gantry_now_ns(), sum, now_sum;
+	uint64_t last = gantry_now_ns(), sum = 0, now_sum, limit = gantry_params()->call_timeout;
 	struct gantry_waiter wait;
 	int connecting;
 
-	sum = comm_look_sum(comm, &connecting);
 	gantry_waiter_init(&wait, NULL);
 	while (comm_check(comm) == GANTRY_OK && (comm_works_busy(comm) || gantry_proxy_group_pending(comm->group))) {
-		now_sum = comm_look_sum(comm, &connecting);
+		now_sum = limit ? comm_look_sum(comm, &connecting) : 0;
 		if (now_sum != sum) {
 			sum = now_sum;
 			last = gantry_now_ns();
-		} else if (gantry_now_ns() - last > gantry_params()->timeout) {
+		} else if (limit && gantry_now_ns() - last > limit) {
 			comm_fail(comm, GANTRY_ERR_TIMEOUT, -1,
-				  "transfers did not end before the communicator was destroyed");
+				  "transfers did not move for GANTRY_CALL_TIMEOUT while the communicator was ending");
 		}
 		gantry_waiter_idle(&wait, UINT64_MAX);
 	}

@@ -55,6 +55,7 @@ struct comm_conn {
 	struct gantry_conn *dev; /* the device's copy of c.conn */
 	uint64_t turns;		 /* transfers and collectives planned so far */
 	enum comm_stage stage;
+	uint64_t since;		 /* ns: when the peer's info came, and connecting began */
 	uint32_t id;		 /* for the trace */
 	uint8_t messages, taken; /* of a call that small.c does: posted so far, and received */
 };
@@ -125,6 +126,7 @@ struct comm_life {
 	struct gantry_comm *parent;
 	const int *members; /* by rank, their ranks there; borrowed */
 	int nmembers;
+	uint64_t blind_since;	   /* ns: meeting without the control plane of the parent; 0: not */
 	int blamed;		   /* the one whose loss ended it, by its rank here; -1: none */
 	struct gantry_addr *addrs; /* by rank: where its process can be reached; of no family: nowhere */
 	uint64_t splits;
@@ -296,6 +298,8 @@ const char *comm_text(const struct gantry_comm *comm, char buf[COMM_TEXT]);
 gantry_result comm_init_run(struct gantry_comm *comm, int nonblocking, struct gantry_comm **ret_comm);
 /* gantry_ctl_config.stop. */
 gantry_result comm_stopped(void *comm);
+/* How long a new communicator may take to meet, ns, when the control plane of its parent is gone; 0: it is not. */
+uint64_t comm_blind_patience(const struct gantry_comm *comm);
 /* Until nothing works for it in the background. */
 void comm_life_wait(struct gantry_comm *comm);
 /* May a call use it? ERR_USAGE: it is not ready yet, or finalized, or revoked. Else its error. what: the call. */

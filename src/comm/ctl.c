@@ -84,6 +84,13 @@ void gantry_ctl_drop_id(const struct gantry_unique_id *id)
 	inet_loop_unlock();
 }
 
+void gantry_ctl_fail_id(const struct gantry_unique_id *id, gantry_result why, const char *text)
+{
+	inet_loop_lock();
+	hub_fail(gantry_ctl_comm_id(id), why, text);
+	inet_loop_unlock();
+}
+
 void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 {
 	uint64_t comm_id = gantry_ctl_comm_id(id);
@@ -203,7 +210,7 @@ static uint64_t from_now(uint64_t ns)
 {
 	uint64_t now = gantry_now_ns();
 
-	return ns > INT64_MAX - now ? INT64_MAX : now + ns;
+	return ns > INT64_MAX - now ? UINT64_MAX : now + ns;
 }
 
 /* ---- joining and leaving ---- */
@@ -252,6 +259,8 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	TRY_NOW(gantry_params_load(0));
 	m->timeout = gantry_params()->timeout;
 	m->connect_timeout = m->config.patience_ns ? m->config.patience_ns : gantry_params()->connect_timeout;
+	m->call_timeout = gantry_params()->call_timeout;
+	m->patience = m->config.patience_ns ? m->config.patience_ns : m->call_timeout;
 	if (ctl_id_decode(id, &m->id) != GANTRY_OK)
 		FAIL_NOW(GANTRY_ERR_INVALID,
 			 "rank %d: this is not a unique id: it was not made by gantry, or cut on its way",
@@ -297,6 +306,7 @@ static gantry_result member_begin(struct gantry_ctl *m)
 	inet_loop_lock();
 	TRY(ctl_service_start());
 	m->deadline = from_now(m->connect_timeout);
+	m->wait_by = m->patience ? from_now(m->patience) : UINT64_MAX;
 	m->forks = inet_forks;
 	gantry_list_append(&ctl_service.members, &m->node);
 	if (listens)
@@ -400,6 +410,16 @@ gantry_result gantry_ctl_peer(struct gantry_ctl *ctl, int rank)
 		r = known(ctl->peers[rank].gone, ctl->peers[rank].text);
 	inet_loop_unlock();
 	return r;
+}
+
+bool gantry_ctl_is_over(struct gantry_ctl *ctl)
+{
+	bool over;
+
+	inet_loop_lock();
+	over = ctl->over != GANTRY_OK;
+	inet_loop_unlock();
+	return over;
 }
 
 static gantry_result check(struct gantry_ctl *m, int rank, size_t size)
@@ -566,12 +586,21 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	return GANTRY_OK;
 }
 
+/*
+ * For the hub's answer to an allgather. Ranks that have not come are waited for, and a hub that falls silent is noticed. Where
+ * GANTRY_CALL_TIMEOUT sets a limit, the hub fails the allgather in time, and knows which ranks are missing: this is for a hub
+ * that does not.
+ */
+static uint64_t gather_limit(const struct gantry_ctl *m)
+{
+	return m->call_timeout ? m->call_timeout + CTL_GATHER_TIMES * m->connect_timeout + m->timeout : UINT64_MAX;
+}
+
 /* Through the hub: this rank's part goes there, all parts come back. */
 static gantry_result gather_at_hub(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size,
 				   struct ctl_call *call) REQUIRES(loop_mu)
 {
-	/* The hub fails it in time, and knows why; the timeout is for a hub that does not. */
-	return ask(m, h, mine, size, m->connect_timeout + m->timeout, call);
+	return ask(m, h, mine, size, gather_limit(m), call);
 }
 
 /* Past the hub, which is told the size of the parts alone and says when all ranks have them. */
@@ -590,8 +619,7 @@ static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, c
 		m->direct.exchange->number = h->tag;
 	}
 	call->room = 0;
-	/* As above; the exchange has its own time after the last rank has come. */
-	r = ask(m, h, body, sizeof(body), CTL_GATHER_TIMES * m->connect_timeout + m->timeout, call);
+	r = ask(m, h, body, sizeof(body), gather_limit(m), call);
 	if (call->done && call->result == GANTRY_OK && size && !ctl_bruck_done(&m->direct.exchange->bruck))
 		call->result = GANTRY_ERR_PROTOCOL; /* the hub ended it while parts were missing here */
 	ctl_exchange_end(m);

@@ -27,6 +27,7 @@
 #ifndef GANTRY_COMM_CTL_H
 #define GANTRY_COMM_CTL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,7 +36,7 @@
 
 struct gantry_ctl;
 
-/* Makes an id and starts the hub in this process. It ends by itself when all ranks have left, or nobody came. */
+/* Makes an id and starts the hub in this process. It ends by itself when all ranks have left. */
 gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id);
 /*
  * An id that every rank makes for itself, of what all of them know: where the hub is, with its port, and a name that
@@ -59,7 +60,8 @@ struct gantry_ctl_config {
 	/* On the service thread, once per lost rank; must not block or call back into the control plane. rank -1: the
 	 * control plane itself is gone without a word. */
 	void (*on_lost)(void *ctx, int rank, gantry_result why, const char *text);
-	uint64_t patience_ns; /* how long joining may take; 0: GANTRY_CONNECT_TIMEOUT */
+	/* How long joining may take; 0: GANTRY_CONNECT_TIMEOUT to reach the hub, then GANTRY_CALL_TIMEOUT for the others. */
+	uint64_t patience_ns;
 	int hub_comes; /* the hub may be made later than it is looked for: who knows no such hub is asked again */
 	int listens;   /* this process can have hubs of further communicators: gantry_ctl_address */
 	/* Asked now and then, without a lock, by a thread that waits in gantry_ctl_join or gantry_ctl_allgather: other
@@ -74,7 +76,8 @@ struct gantry_ctl_config {
 };
 enum { GANTRY_CTL_MESSAGE_MAX = 65536 };
 
-/* Joins; returns when all ranks are there (then all know it), or fails by GANTRY_CONNECT_TIMEOUT naming who is missing.
+/* Joins; returns when all ranks are there (then all know it), however late, or fails by GANTRY_CALL_TIMEOUT naming who is
+ * missing. A hub that is not reached, or falls silent, and a rank that came and is lost end it at once.
  * Two ranks with the same number, or with different counts, are refused on all sides by name. */
 gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gantry_ctl **ret_ctl);
 /* What a join in this process still waits for, asked by another thread: "ranks 1, 3-5" if the hub is here,
@@ -83,10 +86,13 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 /* What a process that makes several ids for one communicator does with those that are not used: ends the hub of the id,
  * if it is here and nobody has come to it. */
 void gantry_ctl_drop_id(const struct gantry_unique_id *id);
+/* The ranks of the id, whose hub is here, will never be complete: those that came and those that come hear why. */
+void gantry_ctl_fail_id(const struct gantry_unique_id *id, gantry_result why, const char *text);
 /* Says goodbye and closes; bounded, never waits for a peer. NULL is fine. */
 void gantry_ctl_leave(struct gantry_ctl *ctl);
 
-/* all: nranks * size bytes, in rank order. Every rank calls it with the same size, in the same order. */
+/* all: nranks * size bytes, in rank order. Every rank calls it with the same size, in the same order. Ranks that are here and
+ * have not called are waited for (GANTRY_CALL_TIMEOUT). */
 gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, size_t size, void *all);
 /* One-way messages are kept for the receiver until it asks; matched by sender and tag, in order. */
 gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, const void *data, size_t size);
@@ -103,6 +109,8 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_local, struct gantry_addr *ret_hub);
 /* OK, or why that rank is here no more: PEER_CLOSED if it has left, else its loss. Also when the hub is gone. */
 gantry_result gantry_ctl_peer(struct gantry_ctl *ctl, int rank);
+/* Whether the hub is gone: nothing is known of the other ranks from then on. */
+bool gantry_ctl_is_over(struct gantry_ctl *ctl);
 
 /*
  * ---- communicators made from this one ----

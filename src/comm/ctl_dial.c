@@ -5,7 +5,8 @@
  *
  * Joining: what may pass (nothing listens there yet, a network that comes up, a hub that was crowded by strangers) is
  * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass, and what the hub refuses,
- * ends it at once.
+ * ends it at once. A process that answers, but in which the rank that makes the hub has not called yet (hub_comes), is not
+ * silent: from each such answer the time runs anew.
  *
  * Dialling again, where the connection outlives its sockets: after its socket broke, or beside it when nothing was heard for a
  * quarter of the deadline, because something on the way may have forgotten the connection. A hub that does not know the
@@ -104,9 +105,15 @@ static uint64_t attempt_ns(const struct gantry_ctl *m, uint64_t most_ms) REQUIRE
 	return m->conn && some < most_ms * MS ? some : most_ms * MS;
 }
 
+static uint32_t wait_ms(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	uint64_t ms = m->wait_by > inet_loop.now ? (m->wait_by - inet_loop.now) / MS : 0;
+
+	return m->wait_by == UINT64_MAX || ms >= CTL_WAIT_FOREVER ? CTL_WAIT_FOREVER : (uint32_t)ms;
+}
+
 static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	uint64_t wait = m->deadline > inet_loop.now ? m->deadline - inet_loop.now : 0;
 	uint8_t out[CTL_HELLO_SIZE];
 	const struct ctl_hello h = {
 		.comm_id = m->id.comm_id,
@@ -114,7 +121,7 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		.rank = m->config.rank,
 		.nranks = m->config.nranks,
 		.timeout_ms = (uint32_t)(m->timeout / MS),
-		.wait_ms = (uint32_t)(wait / MS),
+		.wait_ms = wait_ms(m),
 		.addr = m->direct.addr,
 		.resume = inet_resume_says(),
 		.generation = m->conn ? ++m->dial.generation : 0,
@@ -200,6 +207,8 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 	char cause[128];
 
 	if (may_pass(m)) {
+		if (!m->conn)
+			m->deadline = inet_loop.now + m->connect_timeout;
 		retry_later(m, h->text);
 		return;
 	}
@@ -275,21 +284,29 @@ void ctl_dial_stop(struct gantry_ctl *m)
 	hang_up(m);
 }
 
+/* Joining, before the hub has accepted it: whether a deadline has passed, which ends it. */
+static bool join_is_over(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	bool silent = inet_loop.now >= m->deadline; /* else the rank that makes the hub lives, and has not called */
+	char seconds[16];
+
+	if (m->step != STEP_JOINING || (!silent && inet_loop.now < m->wait_by))
+		return false;
+	ctl_member_over(m, m->dial.reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
+			"rank %d: %s the hub at %s within %s (%s) and %u tries: %s", m->config.rank,
+			m->dial.reached ? "no agreement with" : "no connection to", m->hub,
+			ctl_seconds(silent ? m->connect_timeout : m->patience, seconds),
+			silent ? "GANTRY_CONNECT_TIMEOUT" : "GANTRY_CALL_TIMEOUT", m->dial.tries + 1,
+			*m->dial.cause ? m->dial.cause : "no answer: a firewall may drop the packets");
+	return true;
+}
+
 void ctl_dial_tick(struct gantry_ctl *m)
 {
 	uint64_t now = inet_loop.now;
-	char seconds[16];
 
-	if (m->dial.step == DIAL_IDLE)
+	if (m->dial.step == DIAL_IDLE || join_is_over(m))
 		return;
-	if (m->step == STEP_JOINING && now >= m->deadline) {
-		ctl_member_over(m, m->dial.reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
-				"rank %d: %s the hub at %s within %s (GANTRY_CONNECT_TIMEOUT) and %u tries: %s",
-				m->config.rank, m->dial.reached ? "no agreement with" : "no connection to", m->hub,
-				ctl_seconds(m->connect_timeout, seconds), m->dial.tries + 1,
-				*m->dial.cause ? m->dial.cause : "no answer: a firewall may drop the packets");
-		return;
-	}
 	if (m->dial.step != DIAL_PAUSE && now >= m->dial.attempt_by)
 		retry_later(m, m->dial.step == DIAL_CONNECTING ? "no answer: a firewall may drop the packets"
 							       : "it takes connections but says nothing");
@@ -298,6 +315,6 @@ void ctl_dial_tick(struct gantry_ctl *m)
 	if (m->step == STEP_OVER)
 		return;
 	if (m->step == STEP_JOINING)
-		ctl_service_due(m->deadline);
+		ctl_service_due(m->deadline < m->wait_by ? m->deadline : m->wait_by);
 	ctl_service_due(m->dial.step == DIAL_PAUSE ? m->dial.retry_at : m->dial.attempt_by);
 }

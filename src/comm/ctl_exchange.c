@@ -61,14 +61,16 @@ static const struct gantry_addr *receiver_addr(const struct ctl_exchange *x)
 	return &x->addrs[x->tries % (uint32_t)x->naddrs];
 }
 
-/* Again after a pause, as long as connecting may take. */
+/* Again after a pause, as long as connecting may take. Time that the receiver let the hand-shake wait, because it had not come
+ * to the allgather, does not count. */
 static void attempt_failed(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
 {
 	struct ctl_exchange *x = m->direct.exchange;
 	char addr[GANTRY_ADDR_TEXT], seconds[16];
 
 	inet_source_close(&x->dial);
-	if (!x->failing_since)
+	if (!x->failing_since ||
+	    (x->step == EXCHANGE_SHAKING && inet_loop.now - x->shaking_since >= (uint64_t)ATTEMPT_MS * MS))
 		x->failing_since = inet_loop.now;
 	if (inet_loop.now - x->failing_since >= m->connect_timeout) {
 		give_up(m, GANTRY_ERR_UNREACHABLE, "no way to rank %d at %s within %s (GANTRY_CONNECT_TIMEOUT): %s",
@@ -169,7 +171,8 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		give_up(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 		return;
 	}
-	x->step = EXCHANGE_SHAKING; /* until the receiver is in the allgather: the hub knows how long that may take */
+	x->step = EXCHANGE_SHAKING; /* until the receiver is in the allgather: the hub notices if it dies before */
+	x->shaking_since = inet_loop.now;
 }
 
 static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
@@ -317,8 +320,10 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 		return;
 	}
 	x = m->direct.exchange;
-	if (h.number > m->last_gather)
+	if (h.number > m->last_gather) {
+		c->deadline = UINT64_MAX; /* a late call has none */
 		return;
+	}
 	have = !x || h.number < x->number || ctl_bruck_has(&x->bruck, h.from);
 	if (!inet_conn_accept(c, &have, sizeof(have)))
 		return;

@@ -39,6 +39,7 @@ struct ctl_exchange {
 	int naddrs;
 	uint32_t tries;
 	uint64_t retry_at, attempt_by;
+	uint64_t shaking_since;
 	uint64_t failing_since; /* ns; 0: the last attempt has not failed */
 };
 

@@ -457,8 +457,8 @@ void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 	m->trips = a->same_process ? 0 : TRIPS;
 	if (m->trips)
 		ask_time(m);
-	/* The hub knows our deadline and who is missing by then: give it time to say so. */
-	m->deadline += CTL_ANSWER_NS;
+	/* The hub knows our deadline, if there is one, and who is missing by then: give it time to say so. */
+	m->deadline = m->wait_by == UINT64_MAX ? UINT64_MAX : m->wait_by + CTL_ANSWER_NS;
 	ctl_service_due(m->deadline);
 	ctl_service_due(m->conn->heard + m->timeout);
 }
@@ -579,7 +579,7 @@ void ctl_members_tick(void)
 			ctl_dial_tick(m);
 		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
 			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
-					m->config.rank, m->hub, ctl_seconds(m->connect_timeout, seconds));
+					m->config.rank, m->hub, ctl_seconds(m->patience, seconds));
 		} else if (m->step < STEP_OVER) {
 			if (m->step == STEP_WAITING)
 				ctl_service_due(m->deadline);

@@ -9,6 +9,8 @@
  *      |                             |   sockets (GANTRY_RESUME), dialled again until GANTRY_TIMEOUT
  *      +-----------------------------+   what may pass is tried again until GANTRY_CONNECT_TIMEOUT
  *
+ * WAITING has no deadline but GANTRY_CALL_TIMEOUT: ranks that have not come are late. A hub that falls silent is noticed.
+ *
  * Dialling, for the first time or again, has states of its own: PAUSE <-> CONNECTING -> SHAKING -> IDLE.
  */
 #ifndef GANTRY_COMM_CTL_MEMBER_H
@@ -69,7 +71,8 @@ struct gantry_ctl {
 	struct inet_key key;
 	uint8_t key_bytes[INET_KEY_SIZE];
 	uint64_t timeout, connect_timeout;
-	int forks; /* inet_forked */
+	uint64_t patience, call_timeout; /* for other ranks to join, and for their calls; 0: no limit */
+	int forks;			 /* inet_forked */
 	struct gantry_addr addrs[INET_CANDIDATES];
 	int naddrs;
 	char hub[GANTRY_ADDR_TEXT];
@@ -88,9 +91,10 @@ struct gantry_ctl {
 	uint64_t leave_by GUARDED_BY(loop_mu); /* ns: the hub knows that it leaves, or will; 0: not yet */
 	struct ctl_dial dial GUARDED_BY(loop_mu);
 	struct ctl_conn *conn GUARDED_BY(loop_mu); /* NULL before it was accepted */
-	uint64_t deadline GUARDED_BY(loop_mu);	   /* of joining */
-	int trips GUARDED_BY(loop_mu);		   /* round trips still to make */
-	int ready GUARDED_BY(loop_mu);		   /* all ranks are here */
+	uint64_t deadline GUARDED_BY(loop_mu);	   /* of reaching the hub, then of waiting there; UINT64_MAX: none */
+	uint64_t wait_by GUARDED_BY(loop_mu); /* when it stops waiting for other ranks to join; UINT64_MAX: never */
+	int trips GUARDED_BY(loop_mu);	      /* round trips still to make */
+	int ready GUARDED_BY(loop_mu);	      /* all ranks are here */
 	uint64_t best_trip GUARDED_BY(loop_mu);
 
 	/* What the callers' threads wait for. */
@@ -110,9 +114,8 @@ struct gantry_ctl {
 	uint64_t arrivals GUARDED_BY(loop_mu), seen GUARDED_BY(loop_mu); /* gantry_ctl_wait */
 };
 
-/* An exchange may take so many times GANTRY_CONNECT_TIMEOUT from its first rank on: once until all have come to it, and
- * twice to reach each other. */
-enum { CTL_GATHER_TIMES = 3 };
+/* An exchange may take so many times GANTRY_CONNECT_TIMEOUT from when all ranks have come to it. */
+enum { CTL_GATHER_TIMES = 2 };
 /* How much later than its deadline a rank may hear from the hub who is missing. */
 enum { CTL_ANSWER_NS = 1000000000 };
 

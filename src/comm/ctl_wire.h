@@ -129,12 +129,13 @@ gantry_result ctl_id_decode(const struct gantry_unique_id *in, struct ctl_id *re
 
 /* ---- the payloads of hello and answer ---- */
 
+#define CTL_WAIT_FOREVER UINT32_MAX
 struct ctl_hello {
 	uint64_t comm_id;
 	uint64_t process; /* random, the same for all ranks of one process */
 	int rank, nranks;
 	uint32_t timeout_ms;	 /* after which this rank gives up a silent hub */
-	uint32_t wait_ms;	 /* how much longer it waits for the others to come */
+	uint32_t wait_ms;	 /* how much longer it waits for the others to come; CTL_WAIT_FOREVER: no limit */
 	struct gantry_addr addr; /* where other ranks reach it; family 0: nowhere */
 	enum inet_resume resume;
 	uint32_t generation; /* which socket of this membership it is; 0: it joins */

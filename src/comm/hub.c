@@ -13,7 +13,8 @@
 #include "comm/hub_priv.h"
 #include "inet/settings.h"
 
-enum { PATIENCE = 10 }; /* times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it early */
+enum { PATIENCE = 10 }; /* times GANTRY_CALL_TIMEOUT, if set, an id waits for its first rank: programs make it early */
+static const uint64_t late_ns = 10000000000; /* missing ranks are logged after so long */
 
 /* ---- what the hub says ---- */
 
@@ -79,6 +80,26 @@ void hub_linger_all(struct hub *hub)
 		rank->state = HUB_LEFT;
 	}
 	hub->nhere = 0;
+}
+
+/* ---- ranks that wait for others ---- */
+
+void hub_wait_begin(struct hub_wait *w)
+{
+	*w = (struct hub_wait){.since = inet_loop.now, .tell_at = inet_loop.now + late_ns};
+	ctl_service_due(w->tell_at);
+}
+
+/* After 10, 20, 40 s and so on. */
+bool hub_wait_tells(struct hub_wait *w, uint64_t *ret_waited)
+{
+	bool now = inet_loop.now >= w->tell_at;
+
+	*ret_waited = inet_loop.now - w->since;
+	if (now)
+		w->tell_at = inet_loop.now + *ret_waited;
+	ctl_service_due(w->tell_at);
+	return now;
 }
 
 /* ---- leaving and being lost ---- */
@@ -284,6 +305,7 @@ static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 		 (unsigned long long)hub->comm_id, (unsigned long long)hub->traffic.in, hub->nranks,
 		 (unsigned long long)hub->traffic.out);
 	gantry_list_remove(&hub->node);
+	hub_join_keep(hub);
 	hub_gather_drop(hub);
 	inet_conns_drop(&hub_service, hub->comm_id); /* the key is this hub's */
 	inet_port_put(&hub_service, hub->port);
@@ -302,6 +324,7 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a hub");
 	hub->timeout = gantry_params()->timeout;
 	hub->connect_timeout = gantry_params()->connect_timeout;
+	hub->call_timeout = gantry_params()->call_timeout;
 	hub->comm_id = id->comm_id;
 	TRY(inet_mixed_key(id->key, hub->key_bytes, &hub->key));
 	hub->secrets = hub->key.auth == INET_AUTH_SECRET;
@@ -313,7 +336,7 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 	}
 	if (r == GANTRY_OK) {
 		*ret_bound = hub->port->addr;
-		hub->until = gantry_now_ns() + PATIENCE * hub->connect_timeout;
+		hub->until = hub->call_timeout ? gantry_now_ns() + PATIENCE * hub->call_timeout : UINT64_MAX;
 		ctl_service_due(hub->until);
 		gantry_list_append(&ctl_service.hubs, &hub->node);
 		hub = NULL; /* the service's */
@@ -335,6 +358,19 @@ void hub_drop(uint64_t comm_id)
 		return;
 	hub->state = HUB_ENDED;
 	ctl_service_due(inet_loop.now);
+	inet_loop_wake();
+}
+
+void hub_fail(uint64_t comm_id, gantry_result why, const char *text)
+{
+	struct hub *hub = hub_find(comm_id);
+
+	if (!hub || hub->state != HUB_OPEN)
+		return;
+	hub_join_fail(hub, why, "%s", text);
+	if (!hub->ranks)
+		hub->until = 0; /* what is kept of it is enough for those that come */
+	ctl_service_due(hub->until);
 	inet_loop_wake();
 }
 

@@ -34,6 +34,8 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 int hub_awaits(uint64_t comm_id, char *buf, size_t len) REQUIRES(loop_mu);
 /* Nobody will come: it ends, unless somebody has. */
 void hub_drop(uint64_t comm_id) REQUIRES(loop_mu);
+/* Not all will come, for this reason: ranks that have come and those that come hear it. */
+void hub_fail(uint64_t comm_id, gantry_result why, const char *text) REQUIRES(loop_mu);
 void hub_tick(void) REQUIRES(loop_mu);
 void hub_bye(void) REQUIRES(loop_mu); /* the process ends */
 

@@ -2,18 +2,20 @@
 /*
  * Allgathers, at the hub.
  *
- * The hub puts the parts together and sends everybody the whole. A rank that is gone, parts of different sizes, or
- * somebody who does not come in time fail it for all, by name; the failure is kept, because some ranks come to it only
- * later. A rank that has heard of the failure may begin the next one meanwhile.
+ * The hub puts the parts together and sends everybody the whole. A rank that is gone and parts of different sizes fail it for
+ * all, by name; the failure is kept, because some ranks come to it only later. A rank that has heard of the failure may begin
+ * the next one meanwhile. A rank that is here and has not come is late, and has no deadline but GANTRY_CALL_TIMEOUT.
  *
  * In an exchange (ctl_exchange.h) the parts do not come here: ranks say that they begin, with the size of their parts, and
- * then that they have all. What fails one, and who is named, is the same.
+ * then that they have all. What fails one, and who is named, is the same; but from when all have begun there is a deadline.
  */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "comm/ctl_member.h"
 #include "comm/hub_priv.h"
 
@@ -71,6 +73,23 @@ void hub_gather_without(const struct hub_rank *rank)
 			    rank->why == GANTRY_ERR_PEER_CLOSED ? "has left" : "is lost");
 }
 
+static void tell_late(struct hub *hub) REQUIRES(loop_mu)
+{
+	struct hub_gather *g = &hub->gather;
+	char missing[256], seconds[16];
+	uint64_t waited;
+
+	if (g->count == hub->nranks || !hub_wait_tells(&g->wait, &waited))
+		return;
+	hub_list_ranks(hub, is_missing, missing, sizeof(missing));
+	LOG_WARN(COMM,
+		 "comm %016llx: %d of %d ranks wait in a collective call (init, split, grow, window, finalize, "
+		 "destroy) for "
+		 "rank%s %s to call it too, for %s so far",
+		 (unsigned long long)hub->comm_id, g->count, hub->nranks, hub->nranks - g->count == 1 ? "" : "s",
+		 missing, ctl_seconds(waited, seconds));
+}
+
 void hub_gather_tick(struct hub *hub)
 {
 	struct hub_gather *g = &hub->gather;
@@ -80,6 +99,7 @@ void hub_gather_tick(struct hub *hub)
 		return;
 	if (inet_loop.now < g->deadline) {
 		ctl_service_due(g->deadline);
+		tell_late(hub);
 		return;
 	}
 	hub_list_ranks(hub, is_missing, missing, sizeof(missing));
@@ -90,8 +110,8 @@ void hub_gather_tick(struct hub *hub)
 		return;
 	}
 	fail_gather(hub, GANTRY_ERR_TIMEOUT,
-		    "%d of %d ranks came to an allgather within %s (GANTRY_CONNECT_TIMEOUT), missing: %s", g->count,
-		    hub->nranks, ctl_seconds(hub->connect_timeout, seconds), missing);
+		    "%d of %d ranks came to an allgather within %s (GANTRY_CALL_TIMEOUT), missing: %s", g->count,
+		    hub->nranks, ctl_seconds(hub->call_timeout, seconds), missing);
 }
 
 /* Of a part. An exchange: as the rank says, UINT32_MAX if it says nonsense. */
@@ -115,8 +135,9 @@ static void begin_gather(struct hub *hub, const struct ctl_head *h, uint32_t siz
 	g->count = g->nhave = 0;
 	g->error = GANTRY_OK;
 	g->open = 1;
-	g->deadline = inet_loop.now + hub->connect_timeout;
+	g->deadline = hub->call_timeout ? inet_loop.now + hub->call_timeout : UINT64_MAX;
 	ctl_service_due(g->deadline);
+	hub_wait_begin(&g->wait);
 	for (int i = 0; i < hub->nranks; i++)
 		hub->ranks[i].gave = hub->ranks[i].has = 0;
 }
@@ -165,7 +186,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 		return;
 	if (hub->exchange && size) {
 		/* A rank that cannot reach another says so by GANTRY_CONNECT_TIMEOUT: this is for those that do not. */
-		g->deadline = inet_loop.now + (CTL_GATHER_TIMES - 1) * hub->connect_timeout;
+		g->deadline = inet_loop.now + CTL_GATHER_TIMES * hub->connect_timeout;
 		ctl_service_due(g->deadline);
 		return;
 	}

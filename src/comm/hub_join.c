@@ -2,7 +2,8 @@
 /*
  * How ranks come to a hub: a connection whose hello names one of this process's hubs is asked to prove its key, then let in,
  * until all are here. The first that does not fit (twice the same rank, another count) fails joining for all, and so does one
- * that is lost or missing in time: they hear the same cause, also those that come only then.
+ * that is lost: they hear the same cause, also those that come only then. A rank that has not come is waited for: it is late,
+ * for all that is known here, unless a rank has a limit for that (GANTRY_CALL_TIMEOUT).
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdarg.h>
@@ -76,8 +77,21 @@ static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 		return;
 	}
 	absent_text(hub, absent, sizeof(absent));
-	hub_join_fail(hub, GANTRY_ERR_TIMEOUT, "%d of %d ranks came within %s (GANTRY_CONNECT_TIMEOUT), missing: %s",
-		      hub->nhere, hub->nranks, ctl_seconds(hub->connect_timeout, seconds), absent);
+	hub_join_fail(hub, GANTRY_ERR_TIMEOUT, "%d of %d ranks came within %s%s, missing: %s", hub->nhere, hub->nranks,
+		      ctl_seconds(inet_loop.now - hub->wait.since, seconds),
+		      hub->call_timeout ? " (GANTRY_CALL_TIMEOUT)" : "", absent);
+}
+
+static void tell_late(struct hub *hub) REQUIRES(loop_mu)
+{
+	char absent[512], seconds[16];
+	uint64_t waited;
+
+	if (!hub_wait_tells(&hub->wait, &waited))
+		return;
+	absent_text(hub, absent, sizeof(absent));
+	LOG_WARN(COMM, "comm %016llx: %d of %d ranks have joined, waiting for %s to call init, for %s so far",
+		 (unsigned long long)hub->comm_id, hub->nhere, hub->nranks, absent, ctl_seconds(waited, seconds));
 }
 
 void hub_join_tick(struct hub *hub)
@@ -86,6 +100,8 @@ void hub_join_tick(struct hub *hub)
 		return;
 	if (inet_loop.now >= hub->until)
 		waited_enough(hub);
+	if (hub->state == HUB_OPEN && hub->ranks)
+		tell_late(hub);
 	if (hub->state != HUB_ENDED)
 		ctl_service_due(hub->until);
 }
@@ -101,17 +117,20 @@ static void turn_away(struct ctl_conn *c, gantry_result why, const char *text) R
 	ctl_conn_finish(c, HUB_LINGER_NS);
 }
 
-static bool make_ranks(struct hub *hub, int nranks)
+static bool make_ranks(struct hub *hub, int nranks) REQUIRES(loop_mu)
 {
 	hub->addrs = calloc((size_t)nranks, sizeof(*hub->addrs));
 	hub->ranks = hub->addrs ? calloc((size_t)nranks, sizeof(*hub->ranks)) : NULL;
-	if (!hub->ranks)
+	if (!hub->ranks) {
+		hub_join_fail(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", nranks);
 		return false;
+	}
 	hub->nranks = nranks;
 	for (int i = 0; i < nranks; i++)
 		hub->ranks[i].hub = hub;
 	/* From now on it is the ranks' patience that counts. */
 	hub->until = UINT64_MAX;
+	hub_wait_begin(&hub->wait);
 	hub->beat = hub->timeout / CTL_BEATS < beat_max ? hub->timeout / CTL_BEATS : beat_max;
 	return true;
 }
@@ -132,10 +151,8 @@ static bool fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h,
 
 	if (hub->state == HUB_FAILED)
 		goto failed;
-	if (!hub->ranks && !make_ranks(hub, h->nranks)) {
-		hub_join_fail(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", h->nranks);
+	if (!hub->ranks && !make_ranks(hub, h->nranks))
 		goto failed;
-	}
 	if (h->nranks == hub->nranks)
 		other = &hub->ranks[h->rank];
 	if (other && other->state == HUB_ABSENT)
@@ -227,7 +244,7 @@ static void heed_clock(struct hub *hub, const struct ctl_hello *h) REQUIRES(loop
 		hub->beat = beat_min;
 	if (hub->nhere == 1 || hub->next_beat > inet_loop.now + hub->beat)
 		hub->next_beat = inet_loop.now + hub->beat;
-	if (inet_loop.now + wait < hub->until)
+	if (h->wait_ms != CTL_WAIT_FOREVER && inet_loop.now + wait < hub->until)
 		hub->until = inet_loop.now + wait;
 	ctl_service_due(hub->until);
 	ctl_service_due(hub->next_beat);
@@ -263,6 +280,40 @@ static void admit_rank(struct hub *hub, struct inet_conn *from, const struct ctl
 		all_here(hub);
 }
 
+/* ---- hubs whose joining failed: a rank that is very late shall hear the cause, and not wait for the hub to come ---- */
+
+enum { FAILED_KEPT = 32 };
+static struct {
+	uint64_t comm_id;
+	gantry_result error; /* OK: none */
+	char text[CTL_TEXT_MAX];
+} failed[FAILED_KEPT] GUARDED_BY(loop_mu);
+static unsigned nfailed GUARDED_BY(loop_mu);
+
+void hub_join_keep(const struct hub *hub)
+{
+	unsigned at = nfailed % FAILED_KEPT;
+
+	if (hub->error == GANTRY_OK)
+		return;
+	failed[at].comm_id = hub->comm_id;
+	failed[at].error = hub->error;
+	memcpy(failed[at].text, hub->text, sizeof(failed[at].text));
+	nfailed++;
+}
+
+static void refuse_unknown(struct inet_conn *c, uint64_t comm_id) REQUIRES(loop_mu)
+{
+	for (int i = 0; i < FAILED_KEPT; i++) {
+		if (failed[i].error != GANTRY_OK && failed[i].comm_id == comm_id) {
+			inet_conn_refuse(c, failed[i].error, "%s", failed[i].text);
+			return;
+		}
+	}
+	inet_conn_refuse(c, GANTRY_ERR_REFUSED,
+			 "no communicator of this id here: it has ended, or its process was started anew");
+}
+
 /* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
 
 static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
@@ -276,8 +327,7 @@ static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 	}
 	hub = hub_find(h.comm_id);
 	if (!hub) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
-				 "no communicator of this id here: it has ended, or its process was started anew");
+		refuse_unknown(c, h.comm_id);
 		return;
 	}
 	c->tag = h.comm_id;

@@ -31,6 +31,11 @@ struct hub_rank {
 	gantry_result why; /* LOST: told to whoever still asks for it */
 };
 
+/* Since when ranks that have called wait for others, and when that is logged next. */
+struct hub_wait {
+	uint64_t since, tell_at; /* ns */
+};
+
 /* One allgather at a time: a rank begins the next when it has the result of the last. */
 struct hub_gather {
 	uint64_t number;     /* of the one in progress or just ended */
@@ -38,7 +43,8 @@ struct hub_gather {
 	int count, nhave;    /* that gave; exchange: that have all parts */
 	uint32_t size;	     /* per rank */
 	struct ctl_buf *buf; /* the frame with everybody's part; exchange: with none */
-	uint64_t deadline;
+	uint64_t deadline;   /* ns; UINT64_MAX: none */
+	struct hub_wait wait;
 	gantry_result error; /* it failed: told to those that come to it later */
 	char text[CTL_TEXT_MAX];
 };
@@ -50,7 +56,7 @@ struct hub {
 	uint64_t comm_id;
 	struct inet_key key;
 	uint8_t key_bytes[INET_KEY_SIZE];
-	uint64_t timeout, connect_timeout; /* ns */
+	uint64_t timeout, connect_timeout, call_timeout; /* ns; the last one: 0 for none */
 
 	enum hub_state state;
 	int nranks, nhere;
@@ -60,7 +66,8 @@ struct hub {
 	struct hub_rank *ranks;	   /* NULL before the first one came */
 	struct gantry_addr *addrs; /* where ranks reach each other; family 0: nowhere. Beside the ranks, and as many */
 	uint64_t beat, next_beat;
-	uint64_t until;	  /* OPEN: when waiting ends. FAILED: when this ends */
+	uint64_t until;	      /* OPEN: when waiting ends, UINT64_MAX: never. FAILED: when this ends */
+	struct hub_wait wait; /* OPEN, from the first rank on */
 	uint32_t refused; /* connections that named this hub and proved nothing: for the text of a failure, no more */
 	int secrets;	  /* this side has a secret, or one of those said that it has */
 	char unfit[256];  /* the last rank that proved itself and did not fit, and why; empty: none */
@@ -92,6 +99,9 @@ struct ctl_buf *hub_text_frame(struct ctl_head h, const char *text);
 void hub_tell_all(struct hub *hub, struct ctl_buf *b);
 /* Closes the connections of all ranks, once they have what they were told. */
 void hub_linger_all(struct hub *hub) REQUIRES(loop_mu);
+void hub_wait_begin(struct hub_wait *w) REQUIRES(loop_mu);
+/* Whether it is time to log which ranks are missing; *ret_waited: for how long they have been, ns. */
+bool hub_wait_tells(struct hub_wait *w, uint64_t *ret_waited) REQUIRES(loop_mu);
 /* All others hear it; while they are joining, it is the end of that. */
 void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu);
 extern const struct ctl_conn_ops hub_rank_ops; /* of connections whose owner is a rank */
@@ -101,6 +111,8 @@ extern const struct ctl_conn_ops hub_rank_ops; /* of connections whose owner is 
 /* The join has failed: all who are here, and all who come, hear why. */
 void hub_join_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
 REQUIRES(loop_mu);
+/* It ends: if joining failed, ranks that come still hear why. */
+void hub_join_keep(const struct hub *hub) REQUIRES(loop_mu);
 /* OPEN, FAILED: whether it has waited enough. */
 void hub_join_tick(struct hub *hub) REQUIRES(loop_mu);
 

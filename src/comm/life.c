@@ -201,6 +201,33 @@ static gantry_result may_bear(struct gantry_comm *comm, const char *what, int ab
 	return r;
 }
 
+/* Without the old control plane nothing tells a rank that is late from one that is dead: then meeting has a deadline. */
+static gantry_result blind_stop(struct gantry_comm *comm)
+{
+	uint64_t now = gantry_now_ns(), limit = gantry_params()->connect_timeout;
+
+	if (comm->ctl || !gantry_ctl_is_over(comm->life.parent->ctl)) {
+		comm->life.blind_since = 0;
+		return GANTRY_OK;
+	}
+	if (!comm->life.blind_since)
+		comm->life.blind_since = now;
+	/* The hub of the new one keeps the same time and knows which ranks are missing: it comes first. */
+	if (now - comm->life.blind_since <= limit + limit / 4)
+		return GANTRY_OK;
+	FAIL_NOW(GANTRY_ERR_TIMEOUT,
+		 "not all ranks of the new communicator came within %.1f s (GANTRY_CONNECT_TIMEOUT), and the "
+		 "control plane of %s is gone: nothing tells whether they are alive",
+		 (double)limit / 1e9, COMM_TEXT_OF(comm->life.parent));
+}
+
+uint64_t comm_blind_patience(const struct gantry_comm *comm)
+{
+	const struct gantry_comm *parent = comm->life.parent;
+
+	return parent && gantry_ctl_is_over(parent->ctl) ? gantry_params()->connect_timeout : 0;
+}
+
 gantry_result comm_stopped(void *ctx)
 {
 	struct gantry_comm *comm = ctx, *parent = comm->life.parent;
@@ -212,15 +239,15 @@ gantry_result comm_stopped(void *ctx)
 		int rank = comm->life.members[i];
 		gantry_result r = gantry_ctl_peer(parent->ctl, rank);
 
-		/* Who has left the old one may be in the new one already. */
-		if (r == GANTRY_OK || r == GANTRY_ERR_PEER_CLOSED)
+		/* Once all have met, a rank may be through before this one and leave the old one. Before that it cannot. */
+		if (r == GANTRY_OK || (r == GANTRY_ERR_PEER_CLOSED && comm->ctl))
 			continue;
 		snprintf(text, sizeof(text), "%s", gantry_last_error());
 		comm->life.blamed = i;
 		FAIL_NOW(r, "a communicator of %s is made from %s, which has lost one of them: %s",
 			 COUNT_TEXT(comm->life.nmembers, "rank"), COMM_TEXT_OF(parent), text);
 	}
-	return GANTRY_OK;
+	return parent ? blind_stop(comm) : GANTRY_OK;
 aborted: /* as wanted: nothing for the log */
 	gantry_set_last_error("aborted by the caller");
 	return GANTRY_ERR_ABORTED;
@@ -257,7 +284,7 @@ struct label {
 	uint64_t number, which;
 };
 
-/* The leader's half: a hub, whose ids are dropped again if that is all that came of it. */
+/* The leader's half: a hub. If the leader fails, the others hear why, also those that come later. */
 static gantry_result serve_and_start(struct job *job)
 {
 	struct gantry_comm *child = job->child;
@@ -266,7 +293,7 @@ static gantry_result serve_and_start(struct job *job)
 	TRY_NOW(gantry_ctl_serve_derived(job->parent->ctl, &child->life.unique));
 	r = comm_start(child, 1);
 	if (r != GANTRY_OK)
-		gantry_ctl_drop_id(&child->life.unique);
+		gantry_ctl_fail_id(&child->life.unique, r, gantry_last_error());
 	return r;
 }
 
@@ -593,7 +620,7 @@ static gantry_result run_grow(struct job *job)
 out:
 	free(parts);
 	if (r != GANTRY_OK && job->has_id)
-		gantry_ctl_drop_id(&job->id);
+		gantry_ctl_fail_id(&job->id, r, gantry_last_error());
 	return r;
 }
 

@@ -4,6 +4,8 @@
  * come here from their own group, so waiting for the other's info is waiting for its call.
  *
  * Per end: setup -> own info to the peer by the control plane -> the peer's info -> connect, again and again -> ready.
+ * A peer that has not called is late, and the control plane notices if it dies: there is no deadline for its info but
+ * GANTRY_CALL_TIMEOUT. From then on both have called, and GANTRY_CONNECT_TIMEOUT runs for that end.
  * All ends of all communicators of a group advance together; nothing here waits for one of them alone.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
@@ -17,6 +19,8 @@
 #include "base/param.h"
 #include "comm/report.h"
 #include "transport/transport.h"
+
+static const uint64_t late_ns = 10000000000; /* ranks that have not called are logged after so long */
 
 /* Sender's and receiver's messages of one channel have tags of their own. */
 static uint64_t tag_of(const struct comm_conn *cc, int from_sender)
@@ -108,6 +112,7 @@ static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int
 	if (cc->stage == CONN_SETUP) {
 		TRY_NOW(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(cc, !cc->c.send), &cc->peer_info,
 					    sizeof(cc->peer_info)));
+		cc->since = gantry_now_ns();
 		store_release(&cc->stage, CONN_HAVE_INFO);
 	}
 	if (cc->stage == CONN_HAVE_INFO) {
@@ -173,33 +178,94 @@ int comm_connected(const struct comm_call *calls, size_t n)
 	return 1;
 }
 
-static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)
+static gantry_result give_up(const struct comm_call *c, int has_called, uint64_t waited_ns)
 {
 	gantry_result r;
 	char text[COMM_ERROR_TEXT];
 	const struct comm_peer *p = &c->comm->peers[c->peer];
-	const struct comm_conn *all = p->conns[c->send];
-	int has_info = 1;
 
-	for (int ch = 0; ch < c->comm->nchannels; ch++)
-		has_info &= all[ch].stage >= CONN_HAVE_INFO;
-	snprintf(text, sizeof(text), "rank %d (%s) %s within %.1f s: connecting to it by %s", c->peer,
+	snprintf(text, sizeof(text), "rank %d (%s) %s within %.1f s (%s): connecting to it by %s", c->peer,
 		 c->comm->infos[c->peer].host_name,
-		 has_info  ? "did not finish connecting"
-		 : c->send ? "has not called recv"
-			   : "has not called send",
-		 (double)waited_ns / 1e9, p->transport ? p->transport->name : "?");
+		 has_called ? "did not finish connecting"
+		 : c->send  ? "has not called recv"
+			    : "has not called send",
+		 (double)waited_ns / 1e9, has_called ? "GANTRY_CONNECT_TIMEOUT" : "GANTRY_CALL_TIMEOUT",
+		 p->transport ? p->transport->name : "?");
 	FAIL(GANTRY_ERR_TIMEOUT, "%s", text);
 out:
 	comm_fail(c->comm, r, c->peer, text);
 	return r;
 }
 
-/* A sixteenth of the time that connecting has taken so far, within bounds. */
-static uint64_t poll_pause(uint64_t elapsed_ns)
-{
-	uint64_t pause = elapsed_ns / 16;
+/* What comm_connect waits for. */
+struct progress {
+	uint64_t start;			  /* ns: of this rank's call */
+	uint64_t since;			  /* when the peer that came last has called; 0: none is connecting */
+	const struct comm_call *overdue;  /* its peer has called, and connecting takes too long */
+	const struct comm_call *uncalled; /* its peer has not called */
+	uint64_t tell_at;		  /* when ranks that have not called are logged next */
+};
 
+static void look_at(const struct comm_call *c, struct progress *p, uint64_t now)
+{
+	const struct comm_conn *all = c->comm->peers[c->peer].conns[c->send];
+
+	for (int ch = 0; ch < c->comm->nchannels; ch++) {
+		if (all[ch].stage == CONN_SETUP)
+			p->uncalled = c;
+		if (all[ch].stage != CONN_HAVE_INFO)
+			continue;
+		if (all[ch].since > p->since)
+			p->since = all[ch].since;
+		if (now > all[ch].since && now - all[ch].since > gantry_params()->connect_timeout)
+			p->overdue = c;
+	}
+}
+
+static void look_at_all(const struct comm_call *calls, size_t n, struct progress *p, uint64_t now)
+{
+	p->since = 0;
+	p->overdue = p->uncalled = NULL;
+	for (size_t i = 0; i < n; i++)
+		if (!is_ready(&calls[i]))
+			look_at(&calls[i], p, now);
+}
+
+/* After 10, 20, 40 s and so on; those of the communicator of p->uncalled. */
+static void tell_uncalled(const struct comm_call *calls, size_t n, struct progress *p, uint64_t now)
+{
+	const struct gantry_comm *comm = p->uncalled->comm;
+	char list[128] = "";
+	size_t at = 0;
+
+	if (now < p->tell_at)
+		return;
+	p->tell_at = now + (now - p->start);
+	for (size_t i = 0; i < n && at + 16 < sizeof(list); i++) {
+		struct progress one = {.start = now};
+		size_t before = 0;
+
+		if (calls[i].comm == comm && !is_ready(&calls[i]))
+			look_at(&calls[i], &one, now);
+		while (one.uncalled && (calls[before].comm != comm || calls[before].peer != calls[i].peer))
+			before++;
+		if (one.uncalled && before == i)
+			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "", calls[i].peer);
+	}
+	LOG_WARN(COMM,
+		 "rank %d of %s waits for the calls of ranks that it connects with for the first time, for %.0f s so "
+		 "far: %s%s",
+		 comm->rank, COMM_TEXT_OF(comm), (double)(now - p->start) / 1e9, list,
+		 at + 16 < sizeof(list) ? "" : ", ...");
+}
+
+/* A sixteenth of the time that connecting has taken so far, within bounds; after a while without a call a thousandth. */
+static uint64_t poll_pause(const struct progress *p, uint64_t now)
+{
+	uint64_t began = p->since ? p->since : p->start, elapsed = now > began ? now - began : 0, pause = elapsed / 16;
+
+	if (!p->since && elapsed > 5000000000)
+		return elapsed < 50000000000 ? elapsed / 1000 : 50000000;
 	return pause < 50000 ? 50000 : pause < 5000000 ? pause : 5000000;
 }
 
@@ -243,14 +309,16 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n)
 {
 	gantry_result r = GANTRY_OK;
 	const struct comm_call *waits = NULL, *failed;
-	uint64_t start, next_poll = 0;
+	struct progress p = {0};
+	uint64_t next_poll = 0;
 	size_t at = 0;
 
 	while (at < n && is_ready(&calls[at]))
 		at++;
 	if (at == n)
 		return GANTRY_OK;
-	start = gantry_now_ns();
+	p.start = gantry_now_ns();
+	p.tell_at = p.start + late_ns;
 	TRY(open_all(calls, n, &at));
 	for (;;) {
 		uint64_t now = gantry_now_ns();
@@ -259,16 +327,21 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n)
 		TRY(advance_all(calls, n, poll, &at, &waits));
 		if (!waits)
 			return GANTRY_OK;
-		if (now - start > gantry_params()->connect_timeout)
-			return give_up(waits, now - start);
+		look_at_all(calls, n, &p, now);
+		if (p.overdue)
+			return give_up(p.overdue, 1, gantry_params()->connect_timeout);
+		if (p.uncalled && gantry_params()->call_timeout && now - p.start > gantry_params()->call_timeout)
+			return give_up(p.uncalled, 0, now - p.start);
+		if (p.uncalled)
+			tell_uncalled(calls, n, &p, now);
 		/*
 		 * Infos ring the control plane; sockets do not: they are looked at again soon, and less often with
 		 * time. Many ranks that ask about many connections all the time would keep the network from making
 		 * them.
 		 */
 		if (poll)
-			next_poll = now + poll_pause(now - start);
-		gantry_ctl_wait(waits->comm->ctl, poll_pause(now - start));
+			next_poll = now + poll_pause(&p, now);
+		gantry_ctl_wait(waits->comm->ctl, poll_pause(&p, now));
 	}
 out:
 	failed = &calls[at];

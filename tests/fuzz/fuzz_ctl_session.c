@@ -492,7 +492,7 @@ static void run_hub(uint8_t how) UNCHECKED
 	inet_loop_unlock();
 	run.port = hub->port;
 	hub->timeout = 8 * SECOND;
-	hub->connect_timeout = 20 * SECOND;
+	hub->connect_timeout = hub->call_timeout = 20 * SECOND;
 	hub->until = session.now + 10 * hub->connect_timeout;
 	ctl_service_due(hub->until);
 	gantry_list_append(&ctl_service.hubs, &hub->node);
@@ -777,6 +777,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	session_begin(data, size);
 	setenv("GANTRY_CONNECT_TIMEOUT", "6s", 1);
+	setenv("GANTRY_CALL_TIMEOUT", "6s", 1); /* peers that live and never call would keep it for ever */
 	setenv("GANTRY_TIMEOUT", "4s", 1);
 	MUST(gantry_params_load(0) == GANTRY_OK);
 	memset(&run, 0, sizeof(run));

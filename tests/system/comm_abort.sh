@@ -18,7 +18,7 @@ run()
 	[ "$1" = cycles ] || local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 	# Where nobody may be waited for, the time for that is so long that it shows.
 	local -x GANTRY_TIMEOUT=100s
-	[ "$1" != destroy ] || GANTRY_TIMEOUT=1s
+	[ "$1" != destroy ] || local -x GANTRY_CALL_TIMEOUT=1s
 	timeout 280 "$driver" "$@" 2>"$tmp/err" || { fail "$* (exit status $?)"; cat "$tmp/err"; }
 }
 

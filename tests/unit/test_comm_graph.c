@@ -398,3 +398,44 @@ TEST(abort_and_end)
 		run_world(&w, go_on);
 	}
 }
+
+/* A capture waits for plain calls before it, also when another rank is late with its part of one by several deadlines. */
+static void late_capture(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			 struct gantry_stream *s)
+{
+	struct buffers *b = calloc(1, sizeof(*b));
+	struct graph *g = malloc(sizeof(*g));
+	struct gantry_stream *other;
+
+	(void)w;
+	CHECK_OK(gantry_stream_create(dev, &other));
+	fill_values(b->in, COUNT, rank, 1);
+	CHECK_OK(gantry_all_reduce(b->in, b->plain, COUNT, GANTRY_TYPE_UINT32, GANTRY_OP_SUM, comm, other));
+	CHECK_OK(gantry_stream_sync(dev, other));
+	memset(b->plain, 0, sizeof(b->plain));
+	if (rank == 1)
+		sleep_ms(1000); /* GANTRY_TIMEOUT is 300 ms */
+	CHECK_OK(gantry_all_reduce(b->in, b->plain, COUNT, GANTRY_TYPE_UINT32, GANTRY_OP_SUM, comm, other));
+	capture_begin(g, s, NULL);
+	CHECK_OK(gantry_all_reduce(b->in, b->sum, COUNT, GANTRY_TYPE_UINT32, GANTRY_OP_SUM, comm, s));
+	capture_end();
+	graph_run(dev, g, s);
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_OK(gantry_stream_sync(dev, other));
+	CHECK_EQ(count_wrong_sums(b->plain, COUNT, 2, 1), 0);
+	CHECK_EQ(count_wrong_sums(b->sum, COUNT, 2, 1), 0);
+	graph_end(g);
+	CHECK_OK(gantry_comm_destroy(comm));
+	gantry_stream_destroy(dev, other);
+	free(g);
+	free(b);
+}
+
+TEST(waits_for_late_rank)
+{
+	struct world w = {.body = late_capture, .nranks = 2, .transport = "shm"};
+
+	set_params("GANTRY_TIMEOUT", "300ms");
+	run_world(&w, NULL);
+	set_params("GANTRY_TIMEOUT", NULL);
+}

@@ -506,7 +506,7 @@ TEST(nonblocking_failure)
 	struct gantry_comm *comm, *none;
 	char text[256];
 
-	set_params("GANTRY_CONNECT_TIMEOUT", "200ms");
+	set_params("GANTRY_CONNECT_TIMEOUT", "200ms", "GANTRY_CALL_TIMEOUT", "200ms");
 	CHECK_OK(gantry_unique_id_create(&config.id));
 	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &config.device));
 	config.nranks = 2;
@@ -521,7 +521,38 @@ TEST(nonblocking_failure)
 	CHECK_ERROR(gantry_comm_split(comm, 0, 0, NULL, &none), GANTRY_ERR_USAGE, "could not be made");
 	CHECK_RESULT(gantry_comm_destroy(comm), GANTRY_ERR_TIMEOUT);
 	gantry_device_close(config.device);
-	set_params("GANTRY_CONNECT_TIMEOUT", NULL);
+	set_params("GANTRY_CONNECT_TIMEOUT", NULL, "GANTRY_CALL_TIMEOUT", NULL);
+}
+
+/* ---- a late rank ---- */
+
+/* A receive is enqueued and the communicator destroyed, which waits for the sender, late by several deadlines. */
+static void late_end_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			  struct gantry_stream *s)
+{
+	unsigned char FREED *bytes = malloc(RING_BYTES);
+
+	(void)w;
+	use_reduce(comm, dev, s);
+	memset(bytes, 0xee, RING_BYTES);
+	if (rank == 0) {
+		CHECK_OK(gantry_recv(bytes, RING_BYTES, GANTRY_TYPE_UINT8, 1, comm, s));
+	} else {
+		sleep_ms(1000); /* GANTRY_TIMEOUT and GANTRY_CONNECT_TIMEOUT are 300 ms */
+		pattern_fill(bytes, RING_BYTES, 7);
+		CHECK_OK(gantry_send(bytes, RING_BYTES, GANTRY_TYPE_UINT8, 0, comm, s));
+		sleep_ms(1000);
+	}
+	CHECK_OK(gantry_comm_destroy(comm));
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_PATTERN(bytes, RING_BYTES, 7);
+}
+
+TEST(late_end)
+{
+	set_params("GANTRY_TIMEOUT", "300ms", "GANTRY_CONNECT_TIMEOUT", "300ms");
+	run_world(2, "shm", late_end_body);
+	set_params("GANTRY_TIMEOUT", NULL, "GANTRY_CONNECT_TIMEOUT", NULL);
 }
 
 /* ---- forks ---- */

@@ -196,7 +196,7 @@ static void failing_body(struct rank_state *s)
 	} rows[] = {
 		[LEAVES] = {GANTRY_ERR_PEER_CLOSED, "allgather without rank 2 ("},
 		[STAYS_AWAY] = {GANTRY_ERR_TIMEOUT, "4 of 5 ranks came to an allgather within 0.4 s "
-						    "(GANTRY_CONNECT_TIMEOUT), missing: 2"},
+						    "(GANTRY_CALL_TIMEOUT), missing: 2"},
 		[OTHER_SIZE] = {GANTRY_ERR_USAGE, "allgather of different sizes"},
 		[NO_ROUTE] = {GANTRY_ERR_UNREACHABLE, "no way to rank 1 at 127.0.0.1:"},
 	};
@@ -220,7 +220,7 @@ TEST(test_failing_ranks)
 	struct gantry_unique_id id;
 
 	set_params("GANTRY_EXCHANGE_RANKS", "2");
-	set_params("GANTRY_CONNECT_TIMEOUT", "400ms");
+	set_params("GANTRY_CONNECT_TIMEOUT", "400ms", "GANTRY_CALL_TIMEOUT", "400ms");
 	for (int i = LEAVES; i <= NO_ROUTE; i++) {
 		uint64_t began = now_ms();
 
@@ -229,6 +229,6 @@ TEST(test_failing_ranks)
 		ranks_leave(exchange_run(FAILS, &id, failing_body), FAILS);
 		CHECK(now_ms() - began < 5000);
 	}
-	set_params("GANTRY_CONNECT_TIMEOUT", NULL);
+	set_params("GANTRY_CONNECT_TIMEOUT", NULL, "GANTRY_CALL_TIMEOUT", NULL);
 	until_quiet();
 }

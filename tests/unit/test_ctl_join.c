@@ -66,7 +66,7 @@ static int three_came(struct gantry_unique_id *id, int seconds, uint64_t *ret_un
 	int came = 1;
 
 	snprintf(text, sizeof(text), "%ds", seconds);
-	set_params("GANTRY_CONNECT_TIMEOUT", text);
+	set_params("GANTRY_CONNECT_TIMEOUT", text, "GANTRY_CALL_TIMEOUT", text);
 	CHECK_OK(gantry_ctl_create_id(id));
 	s = try_ranks(id, 3, (int[]){0, 2, 5}, (int[]){6, 6, 6});
 	took = now_ms() - began;
@@ -135,7 +135,7 @@ TEST(test_missing)
 		CHECK(seconds <= 16);
 	}
 	/* Who comes too late hears the same, and need not wait for it. */
-	set_params("GANTRY_CONNECT_TIMEOUT", "400s");
+	set_params("GANTRY_CONNECT_TIMEOUT", "400s", "GANTRY_CALL_TIMEOUT", NULL);
 	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "3 of 6 ranks came");
 	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "missing: ranks 1, 3-4");
 	CHECK_EQ(hub_stays(&id, until), UINT64_MAX);

@@ -160,7 +160,7 @@ static void run_unwilling(const char *hubs, const char *ranks, const char *text)
 
 	CASE("hub %s, rank %s", hubs, ranks);
 	encrypt(hubs);
-	set_params("GANTRY_CONNECT_TIMEOUT", "3s");
+	set_params("GANTRY_CONNECT_TIMEOUT", "3s", "GANTRY_CALL_TIMEOUT", "3s");
 	CHECK_OK(gantry_ctl_create_id(&id));
 	s = ranks_make(2, &id, NULL);
 	encrypt(ranks);
@@ -172,7 +172,7 @@ static void run_unwilling(const char *hubs, const char *ranks, const char *text)
 	CHECK_EQ(s[0].joined, GANTRY_ERR_TIMEOUT);
 	CHECK_HAS(s[0].text, "missing: rank 1; ");
 	CHECK_HAS(s[0].text, text);
-	set_params("GANTRY_CONNECT_TIMEOUT", NULL);
+	set_params("GANTRY_CONNECT_TIMEOUT", NULL, "GANTRY_CALL_TIMEOUT", NULL);
 	free(s);
 }
 

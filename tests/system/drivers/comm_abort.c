@@ -94,7 +94,7 @@ static void wait_for_nobody(struct node *me)
 	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"result\": \"%s\", \"destroy_ms\": %llu}\n", mode, transport,
 	       gantry_result_name(r), (unsigned long long)took);
 	CHECK_EQ(r, GANTRY_ERR_TIMEOUT);
-	CHECK(took < BOUND_MS); /* GANTRY_TIMEOUT=1s; otherwise it would wait for ever */
+	CHECK(took < BOUND_MS); /* GANTRY_CALL_TIMEOUT=1s; otherwise it would wait for ever */
 	me->comm = NULL;
 }
 

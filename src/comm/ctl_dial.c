@@ -15,6 +15,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -284,6 +285,25 @@ void ctl_dial_stop(struct gantry_ctl *m)
 	hang_up(m);
 }
 
+/*
+ * The time of an attempt is over; but it may be this thread that comes late, with events from before it was held up. What has
+ * arrived counts: a rank that hung up after the hub had accepted it would end the join for all.
+ */
+static void look_again(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct pollfd p = {.fd = m->dial.source.fd, .events = m->dial.step == DIAL_CONNECTING ? POLLOUT : POLLIN};
+
+	if (poll(&p, 1, 0) <= 0)
+		return;
+	m->dial.attempt_by = inet_loop.now + attempt_ns(m, ATTEMPT_MS);
+	dial_ready(&m->dial.source, (uint32_t)p.revents);
+}
+
+static bool is_over(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	return inet_loop.now >= m->dial.attempt_by || (m->step == STEP_JOINING && inet_loop.now >= m->deadline);
+}
+
 /* Joining, before the hub has accepted it: whether a deadline has passed, which ends it. */
 static bool join_is_over(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
@@ -305,6 +325,8 @@ void ctl_dial_tick(struct gantry_ctl *m)
 {
 	uint64_t now = inet_loop.now;
 
+	if ((m->dial.step == DIAL_CONNECTING || m->dial.step == DIAL_SHAKING) && is_over(m))
+		look_again(m);
 	if (m->dial.step == DIAL_IDLE || join_is_over(m))
 		return;
 	if (m->dial.step != DIAL_PAUSE && now >= m->dial.attempt_by)

@@ -4,6 +4,7 @@
  * Catches: a join that hangs or names nobody, one side that fails while others wait, a key or secret that is not
  * checked, late ranks that find nobody to tell them why, retries that stop at the first refused connection.
  */
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "ctl_util.h"
@@ -359,6 +360,83 @@ static int are_here(const struct gantry_unique_id *id, int n)
 	}
 	inet_loop_unlock();
 	return here == n && waiting == n;
+}
+
+/* ---- a rank whose service thread is held up ---- */
+
+static int answers_pass;
+
+/* The challenge passes, the answer behind it when it may. */
+static int64_t allow_answers(const struct relay_conn *c, int way)
+{
+	(void)c;
+	return way == TO_SERVER || __atomic_load_n(&answers_pass, __ATOMIC_ACQUIRE) ? RELAY_ALL : INET_CHALLENGE_SIZE;
+}
+
+static struct gantry_ctl *find_shaking(void) REQUIRES(loop_mu)
+{
+	gantry_list_each_entry (m, &ctl_service.members, struct gantry_ctl, node)
+		if (m->dial.step == DIAL_SHAKING)
+			return m;
+	return NULL;
+}
+
+static int bytes_at(int fd)
+{
+	int n = 0;
+
+	return ioctl(fd, FIONREAD, &n) == 0 && n > 0;
+}
+
+static int hub_has(const struct gantry_unique_id *id, int n)
+{
+	int here;
+
+	inet_loop_lock();
+	here = hub_find(gantry_ctl_comm_id(id))->nhere;
+	inet_loop_unlock();
+	return here == n;
+}
+
+/*
+ * The hub has accepted the rank. Its answer comes when the rank's thread is behind epoll_wait and stands still, and the time of
+ * the attempt is over when it goes on: it must read the answer, not hang up, which would be a lost rank for the hub.
+ */
+TEST(test_held_up_in_join)
+{
+	struct gantry_unique_id id, by_relay;
+	struct rank_state *s;
+	struct gantry_ctl *m;
+	struct ctl_id i;
+	struct relay relay;
+
+	if (!GANTRY_HAVE_OPENSSL) /* then there is no challenge */
+		return;
+	CHECK_OK(gantry_ctl_create_id(&id));
+	ctl_relay_make(&relay);
+	relay.allow = allow_answers;
+	ctl_relay_start(&relay, &id);
+	CHECK_OK(ctl_id_decode(&id, &i));
+	i.addr.in = lo_addr(relay.port);
+	ctl_id_encode(&i, &by_relay);
+	s = ranks_make(2, &id, NULL);
+	s[1].id = &by_relay;
+	ranks_start(s + 1, 1);
+	UNTIL(hub_has(&id, 1));
+	inet_loop_lock();
+	m = find_shaking();
+	CHECK(m != NULL);
+	inet_loop_wake();
+	sleep_ms(100); /* the thread has seen that, and waits for the lock */
+	__atomic_store_n(&answers_pass, 1, __ATOMIC_RELEASE);
+	UNTIL(bytes_at(m->dial.source.fd));
+	m->dial.attempt_by = 1;
+	inet_loop_unlock();
+	ranks_start(s, 1);
+	ranks_joined(s, 2);
+	ranks_leave(s, 2);
+	end_hubs();
+	ctl_relay_stop(&relay);
 }
 
 /* A rank that goes while the others wait: they hear it at once, and who. */

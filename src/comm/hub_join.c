@@ -14,8 +14,11 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "comm/hub_priv.h"
+#include "inet/sock.h"
 
+enum { FILES_SPARE = 64 }; /* for what else the process opens */
 static const uint64_t beat_min = 10000000, beat_max = 10000000000;
 
 /* ---- who is missing, and failing ---- */
@@ -117,8 +120,28 @@ static void turn_away(struct ctl_conn *c, gantry_result why, const char *text) R
 	ctl_conn_finish(c, HUB_LINGER_NS);
 }
 
+/* A descriptor for every rank, and for those that the other hubs of this process wait for. */
+static bool make_room(const struct hub *hub, int nranks) REQUIRES(loop_mu)
+{
+	long n = nranks;
+
+	gantry_list_each_entry (other, &ctl_service.hubs, const struct hub, node)
+		if (other != hub && other->state == HUB_OPEN)
+			n += other->nranks - other->nhere;
+	return sock_fd_reserve(n, FILES_SPARE);
+}
+
 static bool make_ranks(struct hub *hub, int nranks) REQUIRES(loop_mu)
 {
+	char advice[GANTRY_ADVICE_TEXT];
+
+	if (!make_room(hub, nranks)) {
+		hub_join_fail(hub, GANTRY_ERR_LIMIT,
+			      "the process that made the unique id (%s) needs an open file for each of %d ranks, and "
+			      "may not have so many: %s",
+			      gantry_self(), nranks, gantry_nofile_advice(advice));
+		return false;
+	}
 	hub->addrs = calloc((size_t)nranks, sizeof(*hub->addrs));
 	hub->ranks = hub->addrs ? calloc((size_t)nranks, sizeof(*hub->ranks)) : NULL;
 	if (!hub->ranks) {

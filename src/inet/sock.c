@@ -31,7 +31,7 @@
 #define SO_ZEROCOPY 60
 #endif
 
-enum { WINDOW_BYTES = 4 << 20 };
+enum { WINDOW_BYTES = 4 << 20, FILES_PLENTY = 65536 };
 
 static const struct {
 	int e;
@@ -421,4 +421,25 @@ long sock_fd_budget(long *ret_limit)
 	getrlimit(RLIMIT_NOFILE, &limit);
 	*ret_limit = (long)limit.rlim_cur;
 	return (long)limit.rlim_cur - used;
+}
+
+bool sock_fd_reserve(long n, long spare)
+{
+	long soft, left = sock_fd_budget(&soft), wanted = soft - left + 2 * (n + spare);
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == RLIM_INFINITY || left >= n + spare)
+		return true;
+	if (limit.rlim_cur >= limit.rlim_max)
+		return left >= n;
+	/* Not for nothing to the hard limit: it may be a billion, and some programs close everything up to the soft one. */
+	wanted = wanted > FILES_PLENTY ? wanted : FILES_PLENTY;
+	limit.rlim_cur = limit.rlim_max > (rlim_t)wanted ? (rlim_t)wanted : limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit)) {
+		LOG_WARN(NET, "setrlimit RLIMIT_NOFILE to %lld: %s", (long long)limit.rlim_cur, strerror(errno));
+		return left >= n;
+	}
+	LOG_INFO(NET, "raised the limit of open files (RLIMIT_NOFILE) from %ld to %lld: %ld more are needed", soft,
+		 (long long)limit.rlim_cur, n);
+	return sock_fd_budget(&soft) >= n;
 }

@@ -3,6 +3,7 @@
 #ifndef GANTRY_INET_SOCK_H
 #define GANTRY_INET_SOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "gantry/result.h"
@@ -35,6 +36,9 @@ void sock_tune(int fd, const struct sock_options *o);
 
 /* File descriptors this process may still open, roughly. */
 long sock_fd_budget(long *ret_limit);
+/* Room for n more, and for some to spare: raises the soft limit if it must, with a line in the log. False: the hard limit
+ * leaves no room for n. */
+bool sock_fd_reserve(long n, long spare);
 
 /*
  * TCP's back-off, bounded by a deadline.

@@ -362,6 +362,65 @@ static int are_here(const struct gantry_unique_id *id, int n)
 	return here == n && waiting == n;
 }
 
+/* ---- as many descriptors as ranks ---- */
+
+enum { CROWD = 40 };
+
+/* So many more may be opened; gives back what the limits were. */
+static struct rlimit limit_files(int more, int hard)
+{
+	struct rlimit was, less;
+
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
+	less = was;
+	less.rlim_cur = (rlim_t)(held(HELD_FDS) + more);
+	if (hard)
+		less.rlim_max = less.rlim_cur;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &less), 0);
+	return was;
+}
+
+/* The hub raises the soft limit when it learns how many ranks there will be. */
+TEST(test_raises_limit)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+	struct rlimit was;
+
+	was = limit_files(30, 0);
+	if (was.rlim_max < 2 * CROWD + 100)
+		SKIP("the hard limit of open files is %llu", (unsigned long long)was.rlim_max);
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = ranks_make(CROWD, &id, NULL);
+	ranks_start(s, 1);
+	UNTIL(ranks_here(&id) == 1);
+	ranks_start(s + 1, CROWD - 1);
+	ranks_joined(s, CROWD);
+	ranks_leave(s, CROWD);
+	until_quiet();
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &was), 0);
+}
+
+/* If it may not, the first rank is told so, and all that come later: none waits for connections that cannot be accepted. */
+TEST(test_limit_too_low)
+{
+	struct gantry_unique_id id;
+	pid_t pid;
+
+	if (!CAN_FORK)
+		return;
+	pid = child_fork();
+	if (pid) {
+		child_wait(pid);
+		return;
+	}
+	limit_files(30, 1);
+	CHECK_OK(gantry_ctl_create_id(&id));
+	for (int rank = 0; rank < 2; rank++)
+		refused(&id, rank, CROWD, GANTRY_ERR_LIMIT, "needs an open file for each of 40 ranks");
+	child_end(0);
+}
+
 /* ---- a rank whose service thread is held up ---- */
 
 static int answers_pass;

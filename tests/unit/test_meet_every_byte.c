@@ -266,6 +266,109 @@ TEST(encrypted)
 	set_params("GANTRY_SECRET", NULL, "GANTRY_ENCRYPT", NULL);
 }
 
+/* ---- after set-up ---- */
+
+enum { CUTS = 20, LARGE = 200000 };
+
+struct pair_of_rx {
+	struct gantry_rx *rx[2];
+	struct gantry_rx_conn *conn[2];
+	uint8_t *out[2], *in[2];
+};
+
+/* So many bytes each way at once, of which every one is checked. */
+static void move_both_ways(struct pair_of_rx *p, size_t n, uint64_t seed)
+{
+	struct gantry_rx_op *s[2], *r[2];
+
+	for (int i = 0; i < 2; i++) {
+		struct gantry_rx_piece from = {p->out[i], n, 0, 1}, to = {p->in[i], n, 0, 1};
+
+		pattern_fill(p->out[i], n, seed + (uint64_t)i);
+		memset(p->in[i], 0, n);
+		CHECK_OK(gantry_rx_recv(p->conn[i], &to, 1, seed, &r[i]));
+		CHECK_OK(gantry_rx_send(p->conn[i], &from, 1, seed, &s[i]));
+	}
+	for (int i = 0; i < 2; i++)
+		rx_both(s[i], r[!i]);
+	for (int i = 0; i < 2; i++) {
+		if (rx_result(s[i]) != GANTRY_OK || rx_result(r[i]) != GANTRY_OK)
+			TEST_FAIL("sent %s, received %s: %s", gantry_result_name(rx_result(s[i])),
+				  gantry_result_name(rx_result(r[i])), rx_text(r[i]));
+		CHECK(memcmp(p->in[i], p->out[!i], n) == 0);
+		gantry_rx_op_free(s[i]);
+		gantry_rx_op_free(r[i]);
+	}
+}
+
+static void *cut_often(void *arg)
+{
+	int *stop = arg;
+
+	for (int i = 0; i < CUTS && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
+		relay_end_lane(&data, 0, 1);
+		sleep_ms(3 + (uint64_t)i % 7);
+	}
+	__atomic_store_n(stop, 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* All connections of the network are reset again and again while both sides send. Returns how many were. */
+static int cut_and_move(uint64_t seed)
+{
+	struct acceptor acceptor = {0};
+	struct pair_of_rx p = {0};
+	pthread_t accepting, cutting;
+	int stop = 0, over = 0;
+
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(gantry_rx_open(NULL, &p.rx[i]));
+		p.out[i] = malloc(LARGE);
+		p.in[i] = malloc(LARGE);
+		CHECK(p.out[i] && p.in[i]);
+		CHECK_OK(gantry_rx_register(p.rx[i], p.out[i], LARGE));
+		CHECK_OK(gantry_rx_register(p.rx[i], p.in[i], LARGE));
+	}
+	CHECK_OK(gantry_rx_listen(p.rx[1], "127.0.0.1:0", &acceptor.l));
+	begin_relay(&data);
+	threads_start(&accepting, 1, accept_thread, &acceptor, 0);
+	CHECK_OK(gantry_rx_connect(p.rx[0], gantry_rx_listener_address(acceptor.l), LONG_ENOUGH * SECOND, &p.conn[0]));
+	UNTIL(__atomic_load_n(&acceptor.n, __ATOMIC_ACQUIRE));
+	__atomic_store_n(&acceptor.stop, 1, __ATOMIC_RELEASE);
+	threads_join(&accepting, 1);
+	p.conn[1] = acceptor.conns[0];
+	threads_start(&cutting, 1, cut_often, &stop, 0);
+	for (uint64_t i = 0; !__atomic_load_n(&stop, __ATOMIC_ACQUIRE); i++)
+		move_both_ways(&p, i % 3 ? BYTES : LARGE, seed + 2 * i);
+	threads_join(&cutting, 1);
+	move_both_ways(&p, LARGE, seed);
+	pthread_mutex_lock(&data.mu);
+	for (int i = 0; i < data.n; i++)
+		over += data.conns[i].fd[0] < 0;
+	pthread_mutex_unlock(&data.mu);
+	for (int i = 0; i < 2; i++) {
+		gantry_rx_conn_close(p.conn[i]);
+		gantry_rx_close(p.rx[i]);
+		free(p.out[i]);
+		free(p.in[i]);
+	}
+	end_relay(&data);
+	return over;
+}
+
+TEST(cuts)
+{
+	int rounds = getenv("GANTRY_TEST_CUTS") ? atoi(getenv("GANTRY_TEST_CUTS")) : 2, n = 0;
+
+	set_params("GANTRY_RESUME", "on", "GANTRY_TIMEOUT", "20s");
+	cut.relay = NULL;
+	for (int i = 0; i < rounds; i++)
+		n += cut_and_move((uint64_t)i * 1000);
+	printf("%d connections were reset in %d rounds\n", n, rounds);
+	CHECK(n > rounds);
+	set_params("GANTRY_RESUME", NULL);
+}
+
 /* ---- one bit is flipped on the way ---- */
 
 static struct {

@@ -35,7 +35,7 @@ static int is_real(ncclDataType_t type)
 
 static void encode(ncclDataType_t type, union number value, uint8_t *out)
 {
-	int mantissa = types[type].mantissa, bias = (1 << (types[type].exponent - 1)) - 1, e;
+	int mantissa = types[type].mantissa, bias = (1 << types[type].exponent) / 2 - 1, e;
 	uint64_t word = value.whole;
 
 	if (type == ncclFloat32) {

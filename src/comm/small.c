@@ -121,9 +121,17 @@ static char *place_of(const struct small *s, const struct comm_conn *cc, uint32_
 	return gantry_direct_memory(cc->c.proxy) + message * s->stride;
 }
 
+/* A communicator that has failed leaves its connections to the proxy. The call then waits for the abort, as kernels do. */
 static uint32_t aborted(const struct small *s)
 {
-	return load_seq(s->comm->abort_host) ? GANTRY_ERR_ABORTED : GANTRY_OK;
+	struct gantry_waiter w;
+
+	if (!load_seq(&s->comm->life.stop))
+		return GANTRY_OK;
+	gantry_waiter_init(&w, NULL);
+	while (!load_seq(s->comm->abort_host))
+		gantry_waiter_idle(&w, UINT64_MAX);
+	return GANTRY_ERR_ABORTED;
 }
 
 /* As the proxy does it; kernels then wait for the abort, which comes when the cause is known. */

@@ -247,15 +247,17 @@ struct gantry_proxy_op *gantry_proxy_op_of(struct gantry_proxy_conn *pc, uint64_
 
 void gantry_proxy_waits_end(struct gantry_proxy_conn *pc)
 {
-	if (!pc->waits_since)
+	uint64_t since = GET(pc->waits_since); /* after an error a caller that does without the proxy may still wait */
+
+	if (!since)
 		return;
-	ADD(pc->wait_ticks[pc->waits_for], gantry_ticks() - pc->waits_since);
+	ADD(pc->wait_ticks[GET(pc->waits_for)], gantry_ticks() - since);
 	PUT(pc->waits_since, 0);
 }
 
 void gantry_proxy_waits(struct gantry_proxy_conn *pc, enum gantry_wait_cause cause)
 {
-	if ((unsigned)cause >= GANTRY_WAIT_CAUSES || (pc->waits_since && pc->waits_for == (int)cause))
+	if ((unsigned)cause >= GANTRY_WAIT_CAUSES || (GET(pc->waits_since) && GET(pc->waits_for) == (int)cause))
 		return;
 	gantry_proxy_waits_end(pc);
 	PUT(pc->waits_for, (int)cause);

@@ -192,18 +192,19 @@ TEST(several_streams)
  */
 static struct gantry_device_ops counting;
 static const struct gantry_device_ops *plain_ops;
-static struct gantry_stream *watched[2];
-static int waits, spins;
+static struct gantry_stream *watched[2]; /* rank 0's; atomic, the other rank looks, too */
+static int waits, spins;		 /* rank 0's thread counts */
 static uint64_t number;
 
 static int is_watched(const struct gantry_stream *s)
 {
-	return s == watched[0] || s == watched[1];
+	return s == load_acquire(&watched[0]) || s == load_acquire(&watched[1]);
 }
 
 static gantry_result count_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
 {
-	waits += is_watched(s);
+	if (is_watched(s))
+		waits++;
 	return plain_ops->stream_wait(dev, s, e);
 }
 
@@ -211,14 +212,15 @@ static gantry_result count_spin(struct gantry_device *dev, struct gantry_stream 
 {
 	const struct gantry_p2p_args *args = l->args;
 
-	spins += is_watched(s) && l->kernel == &gantry_kernel_p2p && args->after;
+	if (is_watched(s) && l->kernel == &gantry_kernel_p2p && args->after)
+		spins++;
 	return plain_ops->launch(dev, s, l);
 }
 
 static gantry_result tell_number(struct gantry_device *dev, struct gantry_stream *s, uint64_t *ret_number)
 {
 	(void)dev;
-	*ret_number = s == watched[0] ? number : 0;
+	*ret_number = s == load_acquire(&watched[0]) ? number : 0;
 	return GANTRY_OK;
 }
 
@@ -242,8 +244,8 @@ static void order_body(struct world *w, int rank, struct gantry_comm *comm, stru
 		for (int i = 0; i < SENDS + 1; i++)
 			CHECK_EQ(words[i], 70 + i);
 	} else {
-		watched[0] = s;
-		watched[1] = other;
+		store_release(&watched[0], s);
+		store_release(&watched[1], other);
 		for (int i = 0; i < SENDS + 1; i++)
 			words[i] = 70 + i;
 		for (int i = 0; i < SENDS; i++) {

@@ -9,7 +9,8 @@
  * the script goes on in the wait; when it is over, time passes until the user's deadline.
  *
  * What must hold at the hub: whoever has not proved the key changes nothing of it; its counts are those of its ranks;
- * what it sends can be decoded; when all are gone, and some time later, nothing is left.
+ * what it sends can be decoded; a rank counts once in an allgather, through the hub or, where all have addresses, in an
+ * exchange; when all are gone, and some time later, nothing is left.
  * Connections may outlive their sockets: then a socket that is reset is no end, hellos of a next generation and answers with any
  * counts come, and frames are counted by the script's side as well.
  * At a rank: it has joined only with a hub that has proved the key, accepted it and said READY; a rank is lost once;
@@ -322,7 +323,7 @@ static struct snapshot look(void)
 static void check_hub(void)
 {
 	struct hub *hub = the_hub();
-	int n = 0, here = 0;
+	int n = 0, here = 0, gave = 0, has = 0;
 
 	inet_loop_lock();
 	gantry_list_each (pos, &inet_arrivals.conns)
@@ -331,9 +332,12 @@ static void check_hub(void)
 	inet_loop_unlock();
 	for (int i = 0; hub && i < hub->nranks; i++) {
 		here += hub->ranks[i].state == HUB_HERE;
+		gave += hub->ranks[i].gave;
+		has += hub->ranks[i].has;
 		MUST((hub->ranks[i].state == HUB_HERE) == (hub->ranks[i].conn != NULL));
 	}
 	MUST(!hub || here == hub->nhere);
+	MUST(!hub || !hub->gather.open || (gave == hub->gather.count && has == hub->gather.nhave)); /* each once */
 	MUST(!hub || hub->state != HUB_RUNNING || here);
 }
 
@@ -778,6 +782,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	session_begin(data, size);
 	setenv("GANTRY_CONNECT_TIMEOUT", "6s", 1);
 	setenv("GANTRY_CALL_TIMEOUT", "6s", 1); /* peers that live and never call would keep it for ever */
+	setenv("GANTRY_EXCHANGE_RANKS", "2", 1);
 	setenv("GANTRY_TIMEOUT", "4s", 1);
 	MUST(gantry_params_load(0) == GANTRY_OK);
 	memset(&run, 0, sizeof(run));

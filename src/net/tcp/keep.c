@@ -118,7 +118,11 @@ static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 
 	if (!s->held || !s->held_since || tcp_link_failed(l))
 		return false;
-	ASSERT(s->held_at >= r->received); /* or its place would not be its own */
+	if (s->held_at <
+	    r->received) { /* its place is not its own any more: the peer said that it has come before it was out */
+		end_hold(r, s);
+		return false;
+	}
 	tcp_resume_keep(r, s->held_at + WIRE_EAGER_SIZE + s->next, s->data + s->next, n);
 	s->next += n;
 	if (s->next < s->size)

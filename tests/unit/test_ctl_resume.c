@@ -385,6 +385,7 @@ TEST(refusals)
 	hub_rank_of(&id, 1)->generation = 100;
 	hub_rank_of(&id, 2)->process ^= 1;
 	hub_rank_of(&id, 3)->conn->session.acked += 5; /* frames that the rank does not have */
+	hub_rank_of(&id, 3)->conn->session.sent += 5;
 	hub_rank_of(&id, 4)->conn->session.on = false; /* so that its end is the rank's */
 	for (int i = 1; i < N; i++)
 		reset_socket(s[i].ctl->conn);

@@ -370,6 +370,7 @@ TEST(freed_unlocked)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	struct way w;
 
+	CHECK_OK(gantry_device_host(&host)); /* of this process: the one that was opened before the fork is not its own */
 	true_ops = host->ops;
 	watched.free_mapped = free_unlocked;
 	host->ops = &watched;

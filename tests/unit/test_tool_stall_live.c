@@ -126,7 +126,7 @@ static void no_connection(struct world *w, int rank, struct gantry_comm *comm, s
 		r = gantry_recv(buffers[2], 1, GANTRY_TYPE_UINT8, 0, comm, s);
 	if (rank == 0)
 		r = gantry_send(buffers[0], 1, GANTRY_TYPE_UINT8, 1, comm, s);
-	CHECK(r != GANTRY_OK); /* the deadline for connecting */
+	CHECK(r != GANTRY_OK); /* GANTRY_CALL_TIMEOUT */
 	pthread_barrier_wait(&w->over);
 	gantry_comm_destroy(comm);
 }
@@ -137,7 +137,7 @@ static void see_no_connection(struct world *w)
 	expect(w, 2, "missing call", 1, "has not called recv from rank 0");
 	CHECK_EQ(raise(SIGUSR2), 0);
 	expect(w, 3, "missing call", 1, "has not called recv from rank 0");
-	set_params("GANTRY_CONNECT_TIMEOUT", "100ms");
+	set_params("GANTRY_CALL_TIMEOUT", "100ms");
 }
 
 /* An error, and a destroy at once: the report is there when destroy returns. */

@@ -136,6 +136,7 @@ static void be_rank(int rank)
 	struct watcher w = {.r = r};
 	struct gantry_unique_id id;
 	pthread_t side, watcher;
+	gantry_result synced;
 	struct node me;
 	char name[64];
 
@@ -150,8 +151,9 @@ static void be_rank(int rank)
 	w.comm = me.comm;
 	CHECK_EQ(pthread_create(&watcher, NULL, watch_error, &w), 0);
 	exchange_loop(&me, r);
-	/* Whatever the call returned, the stream is free: nothing waits for the dead. */
-	CHECK_OK(gantry_stream_sync(me.dev, me.stream));
+	/* Whatever the call returned, nothing waits for the dead: what was in flight is done, or the stream returns the error. */
+	synced = gantry_stream_sync(me.dev, me.stream);
+	CHECK(synced == GANTRY_OK || synced == gantry_comm_error(me.comm, NULL, NULL, 0));
 	r->sync_ms = now_ms();
 	store_release(&w.stop, deadly() ? 0 : 1);
 	pthread_join(watcher, NULL);

@@ -467,7 +467,7 @@ static gantry_result run_calls(struct pcoll_rank *rk, const struct run *u, uint6
 		before = now;
 		TRY_NOW(call(rk, u));
 		if (each) {
-			TRY_NOW(gantry_stream_sync(rk->base.dev, rk->base.stream));
+			TRY_NOW(perf_rank_wait(&rk->base));
 			now = gantry_now_ns();
 			rk->times[rk->ntimes++ % TIMES_MAX] = (double)(now - before) / 1e3;
 		}

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -322,12 +323,27 @@ static void meet(struct perf_rank *rk)
 	perf_ranks_meet(rk->state, rk->shared->states, sizeof(struct perf_state), rk->nranks);
 }
 
+/* A GPU's stream stays busy after an error until the communicator is aborted or destroyed. No naps: it is timed. */
+gantry_result perf_rank_wait(struct perf_rank *rk)
+{
+	struct gantry_waiter wait;
+	gantry_result r, error = GANTRY_OK;
+
+	if (rk->dev->reports)
+		return gantry_stream_sync(rk->dev, rk->stream);
+	gantry_waiter_init(&wait, NULL);
+	while ((r = gantry_stream_query(rk->dev, rk->stream)) == GANTRY_AGAIN && error == GANTRY_OK) {
+		gantry_waiter_idle(&wait, 0);
+		error = gantry_comm_error(rk->comm, NULL, NULL, 0);
+	}
+	return error == GANTRY_OK ? r : error;
+}
+
 gantry_result perf_rank_finish(struct perf_rank *rk)
 {
-	gantry_result r = gantry_stream_sync(rk->dev, rk->stream), error;
+	gantry_result r = perf_rank_wait(rk), error;
 
 	perf_progress(rk->state);
-	/* Kernels that were aborted leave their stream in order. */
 	error = gantry_comm_error(rk->comm, NULL, NULL, 0);
 	return error == GANTRY_OK ? r : error;
 }

@@ -149,6 +149,8 @@ gantry_result perf_rank_sync(struct perf_rank *rk);
 /* The same, and afterwards perf_sample_of gives what each rank brought with it, until the next but one. */
 gantry_result perf_rank_share(struct perf_rank *rk, const void *sample); /* NULL: zeroes */
 const void *perf_sample_of(const struct perf_rank *rk, int rank);
+/* Waits for the stream, but not after an error of the communicator. */
+gantry_result perf_rank_wait(struct perf_rank *rk);
 /* Until all that was enqueued is done; an error of the communicator is an error here. */
 gantry_result perf_rank_finish(struct perf_rank *rk);
 /* This rank's threads from here on: on its part of the CPUs, or on all. */

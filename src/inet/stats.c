@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/build.h"
@@ -20,7 +21,13 @@
 #include "base/log.h"
 #include "base/param.h"
 
-enum { READERS = 8, BACKLOG = 64, REQUEST_MAX = 4096, PATH_SIZE = sizeof(((struct sockaddr_un *)0)->sun_path) };
+enum {
+	READERS = 8,
+	BACKLOG = 64,
+	REQUEST_MAX = 4096,
+	EXIT_TRIES = 100, /* of a millisecond each */
+	PATH_SIZE = sizeof(((struct sockaddr_un *)0)->sun_path)
+};
 static const uint64_t reader_ns = 2000000000;
 
 /* The loop's thread's, as is all below. */
@@ -199,13 +206,24 @@ static void remove_socket(void)
 	*stats.path = 0;
 }
 
-/* The thread may still run: it only ever makes the path empty at this time, or has made it long ago. */
+/*
+ * The thread may still run: it only ever makes the path empty at this time, or has made it long ago. It may hold the lock for
+ * a moment; the exiting thread may hold it itself, and then the socket stays for remove_dead().
+ */
 __attribute__((destructor)) static void remove_at_exit(void) UNCHECKED
 {
+	const struct timespec pause = {.tv_nsec = 1000000};
+
 	/* A process that never had one, as one with libnccl.so.2 preloaded, makes no system call here. */
-	if (stats.owner && stats.owner == getpid() && loop_mu_trylock(&inet_loop.mu)) {
-		remove_socket();
-		inet_loop_unlock();
+	if (!stats.owner || stats.owner != getpid())
+		return;
+	for (int tries = 0; tries < EXIT_TRIES; tries++) {
+		if (loop_mu_trylock(&inet_loop.mu)) {
+			remove_socket();
+			inet_loop_unlock();
+			return;
+		}
+		nanosleep(&pause, NULL);
 	}
 }
 

@@ -198,7 +198,8 @@ for name in $never; do
 	[ "$(grep -c "not run: $why" "$tmp/$name")" -ge 25 ] || fail "$name: $(cat "$tmp/$name")"
 	[ "$(cat "$tmp/$name.took")" -lt 60 ] || fail "$name took $(cat "$tmp/$name.took") s"
 done
-grep -q ' fail .*accept still gave no comm' "$tmp/tardy0" || fail "without a second run: $(cat "$tmp/tardy0")"
+# Which side runs out of time first depends on the machine.
+grep -qE ' fail .*(accept still gave no comm|is not done after)' "$tmp/tardy0" || fail "without a second run: $(cat "$tmp/tardy0")"
 grep -q ' pass .*second run' "$tmp/tardy1" || fail "with a second run: $(cat "$tmp/tardy1")"
 
 rules=$("$gantry" check --list --table net | wc -l)

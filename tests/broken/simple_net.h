@@ -459,6 +459,11 @@ static void progress_send(struct comm *c)
 		struct msghdr m = {.msg_iov = head ? v : v + 1, .msg_iovlen = head ? 2 : 1};
 		ssize_t n;
 
+		/* Half of it goes at once, the rest after it was reported as done: however much the socket takes. */
+		if (BROKEN(done_early) && !head && r->used)
+			return;
+		if (BROKEN(done_early) && head)
+			v[1].iov_len /= 2;
 		if (r->moved < whole) {
 			n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
 			if (n <= 0) {
@@ -467,6 +472,8 @@ static void progress_send(struct comm *c)
 			}
 			r->moved += (size_t)n;
 		}
+		if (BROKEN(done_early) && r->moved < whole)
+			return;
 		if (r->moved == whole) {
 			c->held = keep ? r->data[0][r->posted[0] - 1] : 0;
 			c->holds = keep != 0;

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
+# time limit: 1800
 # The Debian package of this build: it has its dependencies, no error by lintian (where that is), and a command that runs.
 . "$(dirname "$0")/lib.sh"
 [ -z "${GANTRY_SANITIZED:-}" ] || skip "a build with a sanitizer is not packed"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
+# time limit: 1800
 # The installed tree is enough to build upon: the examples, outside of the source tree, by pkg-config and by
 # find_package; the versions agree; headers, man pages and docs are there, and no link between pages is dead; `make uninstall` leaves nothing.
 . "$(dirname "$0")/lib.sh"

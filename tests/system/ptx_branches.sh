@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
+# time limit: 1800
 # No branch of a kernel depends on a register that nothing has written. Warps shuffle, and a shuffle waits for all
 # lanes: a branch to it that lanes take by what a register happened to hold stops the warp for good (it did, see
 # docs/design/0007-unpack-kernel.md), and no compiler warns. So the PTX is asked: from the start of each kernel, and of

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
+# time limit: 1800
 # Reductions by the code for GPUs, run lane by lane on this CPU, make the same bits as the host's code (tests/warp/).
 . "$(dirname "$0")/lib.sh"
 compiler=$(command -v "${CXX:-c++}" || command -v g++ || command -v clang++) || skip "no C++ compiler here"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
+# time limit: 1800
 # The models of the connection FIFO, of its eventcounts and of sessions that outlive sockets (models/*.pml) hold in their whole state space, and Spin finds each
 # bug that is planted in them, by the property that it breaks.
 # Catches: a protocol that loses, repeats or overwrites steps, a wake-up that is lost, an end that does not come after

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
+# time limit: 1800
 # The unpack kernels' code for GPUs, run lane by lane on this CPU: every list is unpacked right, nothing else is read or
 # written, and no warp stops because its lanes come to different shuffles (tests/warp/).
 . "$(dirname "$0")/lib.sh"

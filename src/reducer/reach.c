@@ -102,12 +102,14 @@ static void dial_reducer(struct asking *a, uint32_t i)
 {
 	const struct reducer_mesh *m = a->reach->mesh;
 	struct ask *k = &a->asks[i];
+	const struct gantry_addr *to = &k->addrs[k->failures % (uint32_t)k->naddrs];
 	struct reducer_ask ask = {.job = m->hello.job,
 				  .comm_id = a->reach->comm_id,
 				  .rank = m->own,
 				  .ranks = m->ranks,
 				  .reducer = i,
-				  .reducers = m->count - m->ranks};
+				  .reducers = m->count - m->ranks,
+				  .to = inet_target_of(to)};
 	uint8_t payload[REDUCER_ASK_SIZE];
 	int e;
 
@@ -120,7 +122,7 @@ static void dial_reducer(struct asking *a, uint32_t i)
 		return;
 	}
 	k->state = ASK_SHAKE;
-	e = sock_connect(NULL, NULL, &k->addrs[k->failures % (uint32_t)k->naddrs], &k->fd);
+	e = sock_connect(NULL, NULL, to, &k->fd);
 	if (e && e != EINPROGRESS)
 		ask_again(k, strerror(e));
 }

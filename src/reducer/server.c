@@ -50,6 +50,7 @@ struct reducer_server {
 	struct reducer_server_config config;
 	struct inet_key key;
 	struct inet_port *port;
+	struct gantry_addr advertised;
 	void *ctx; /* of the network, owned: for its devices */
 	int dev;
 	struct gantry_list jobs;
@@ -67,14 +68,24 @@ static struct reducer_server *serving GUARDED_BY(loop_mu);
 
 /* ---- those who ask ---- */
 
+/* Without a secret an address proves nothing, and it may be translated on the way. */
+static bool is_for_us(const struct inet_conn *c, const struct reducer_ask *ask) REQUIRES(loop_mu)
+{
+	return serving->key.auth != INET_AUTH_SECRET ||
+	       inet_target_is_here(&ask->to, c->source.fd, &serving->advertised);
+}
+
 static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 {
+	const bool known = c->shake.peer_version == REDUCER_VERSION; /* the hand-shake refuses other versions */
 	struct reducer_ask ask;
 
-	/* Of other versions nothing is known; the hand-shake refuses them. */
-	if (c->shake.peer_version == REDUCER_VERSION &&
-	    reducer_ask_decode(c->shake.payload, c->shake.payload_size, &ask) != GANTRY_OK)
+	if (known && reducer_ask_decode(c->shake.payload, c->shake.payload_size, &ask) != GANTRY_OK)
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "that is no job for a reducer");
+	else if (known && !is_for_us(c, &ask))
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
+				 "the rank dialled another address than that of this reducer: if addresses are "
+				 "translated on the way, set GANTRY_ADVERTISE at the reducer");
 	else
 		inet_conn_challenge(c, &serving->key);
 }
@@ -512,6 +523,7 @@ gantry_result reducer_server_open(const struct reducer_server_config *config, st
 	s->config = *config;
 	gantry_waiter_init(&s->waiter, &s->eventcount);
 	TRY(inet_secret_key(&s->key));
+	TRY(inet_advertised(&config->listen, &s->advertised));
 	TRY(NET(init, 0, NULL, &s->ctx));
 	s->dev = device_of(&config->listen);
 	TRY(open_port(s));

@@ -131,6 +131,7 @@ void reducer_ask_encode(const struct reducer_ask *a, uint8_t out[REDUCER_ASK_SIZ
 	put32(out + 24, a->reducer);
 	put32(out + 28, a->reducers);
 	memcpy(out + 32, a->handle, sizeof(a->handle));
+	inet_target_encode(&a->to, out + 32 + sizeof(a->handle));
 }
 
 gantry_result reducer_ask_decode(const uint8_t *in, size_t size, struct reducer_ask *ret)
@@ -149,6 +150,7 @@ gantry_result reducer_ask_decode(const uint8_t *in, size_t size, struct reducer_
 	    a.reducers > REDUCER_COUNT_MAX)
 		return GANTRY_ERR_PROTOCOL;
 	memcpy(a.handle, in + 32, sizeof(a.handle));
+	inet_target_decode(in + 32 + sizeof(a.handle), &a.to);
 	*ret = a;
 	return GANTRY_OK;
 }

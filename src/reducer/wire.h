@@ -8,7 +8,11 @@
  * handle of a listener of the network that is the job's.
  *
  *   ask      0 job(8)  8 comm id(8)  16 rank(4)  20 ranks(4)  24 reducer(4)  28 reducers(4)  32 handle of the rank(128)
+ *            160 address(20) of the reducer that was dialled (inet/target.h)
  *   answer   0 handle(128)
+ *
+ * With a secret a reducer refuses an ask for another address than its own: otherwise whoever is on the way could pass it on to another
+ * reducer that has the same secret.
  *
  * The first message of a connection is a HELLO (tag DATA). After it tag DATA carries what ranks send to be reduced, and
  * tag RESULT what reducers send back. A message is a header of 64 bytes and, for PIECE and RESULT, the piece's bytes:
@@ -35,10 +39,11 @@
 #include <stdint.h>
 
 #include "gantry/result.h"
+#include "inet/target.h"
 #include "net/net.h"
 
 enum {
-	REDUCER_VERSION = 4, /* not below INET_FIRST_VERSION */
+	REDUCER_VERSION = 5, /* not below INET_FIRST_VERSION */
 	REDUCER_HEADER = 64,
 	REDUCER_RANKS_MAX = 4096,
 	REDUCER_COUNT_MAX = 256, /* reducers of a job that are processes of their own */
@@ -101,12 +106,16 @@ void reducer_encode(const struct reducer_message *m, uint8_t out[REDUCER_HEADER]
 gantry_result reducer_decode(const uint8_t *in, size_t size, struct reducer_message *ret);
 
 /* The rendezvous: payloads of the hand-shake. */
-enum { REDUCER_ASK_SIZE = 32 + GANTRY_NET_HANDLE_SIZE, REDUCER_ANSWER_SIZE = GANTRY_NET_HANDLE_SIZE };
+enum {
+	REDUCER_ASK_SIZE = 32 + GANTRY_NET_HANDLE_SIZE + INET_TARGET_SIZE,
+	REDUCER_ANSWER_SIZE = GANTRY_NET_HANDLE_SIZE
+};
 struct reducer_ask {
 	uint64_t job, comm_id;
 	uint32_t rank, ranks;
 	uint32_t reducer, reducers; /* which of how many the one that is asked is */
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct inet_target to;
 };
 extern const struct inet_protocol reducer_protocol;
 void reducer_ask_encode(const struct reducer_ask *a, uint8_t out[REDUCER_ASK_SIZE]);

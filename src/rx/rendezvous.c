@@ -216,8 +216,8 @@ static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SI
 	TRY_NOW(rx_conn_create(rx, m->id, &m->conn));
 	TRY_NOW(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
 	if (m->dials) {
-		rx_target_of(&m->to, &o.to);
-		o.to.epoch = m->to_epoch;
+		o.to = inet_target_of(&m->to);
+		o.to_epoch = m->to_epoch;
 	}
 	rx_offer_encode(&o, ret_offer);
 	return GANTRY_OK;
@@ -284,30 +284,17 @@ out:
 		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 }
 
-static bool is_at(const struct rx_target *to, const struct gantry_addr *a)
-{
-	struct rx_target own;
-
-	rx_target_of(a, &own);
-	return to->family == own.family && to->port == own.port && memcmp(to->addr, own.addr, sizeof(own.addr)) == 0;
-}
-
 /* Whether the hello is for this rx, by its epoch, or else by the address that was dialled: the one at which it came in, or that
  * peers are told. Without a secret an address shows nothing, and may be translated on the way. */
 static bool is_for_us(const struct meeting *m)
 {
-	struct gantry_addr own;
-	socklen_t len = sizeof(own);
 	struct rx_offer o;
 
 	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK)
 		return false;
-	if (o.to.epoch)
-		return o.to.epoch == m->rx->epoch;
-	if (m->rx->key.auth != INET_AUTH_SECRET)
-		return true;
-	memset(&own, 0, sizeof(own));
-	return is_at(&o.to, &m->advertised) || (!getsockname(m->fd, &own.sa, &len) && is_at(&o.to, &own));
+	if (o.to_epoch)
+		return o.to_epoch == m->rx->epoch;
+	return m->rx->key.auth != INET_AUTH_SECRET || inet_target_is_here(&o.to, m->fd, &m->advertised);
 }
 
 static enum inet_event heard_hello(struct meeting *m)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rx/wire.h"
 
-#include <netinet/in.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -15,10 +13,8 @@ void rx_offer_encode(const struct rx_offer *o, uint8_t out[RX_OFFER_SIZE])
 	put64(out + 8, o->id);
 	memcpy(out + 16, o->handle, sizeof(o->handle));
 	out += 16 + sizeof(o->handle);
-	put64(out, o->to.epoch);
-	put16(out + 8, o->to.family);
-	put16(out + 10, o->to.port);
-	memcpy(out + 12, o->to.addr, sizeof(o->to.addr));
+	put64(out, o->to_epoch);
+	inet_target_encode(&o->to, out + 8);
 }
 
 gantry_result rx_offer_decode(const uint8_t *in, size_t size, struct rx_offer *ret_offer)
@@ -29,25 +25,9 @@ gantry_result rx_offer_decode(const uint8_t *in, size_t size, struct rx_offer *r
 	ret_offer->id = get64(in + 8);
 	memcpy(ret_offer->handle, in + 16, sizeof(ret_offer->handle));
 	in += 16 + sizeof(ret_offer->handle);
-	ret_offer->to.epoch = get64(in);
-	ret_offer->to.family = get16(in + 8);
-	ret_offer->to.port = get16(in + 10);
-	memcpy(ret_offer->to.addr, in + 12, sizeof(ret_offer->to.addr));
+	ret_offer->to_epoch = get64(in);
+	inet_target_decode(in + 8, &ret_offer->to);
 	return GANTRY_OK;
-}
-
-void rx_target_of(const struct gantry_addr *a, struct rx_target *ret)
-{
-	const uint8_t *six = (const uint8_t *)&a->in6.sin6_addr;
-	bool mapped = a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr);
-
-	memset(ret->addr, 0, sizeof(ret->addr));
-	ret->family = a->sa.sa_family == AF_INET || mapped ? 4 : 6;
-	ret->port = gantry_addr_port(a);
-	if (a->sa.sa_family == AF_INET)
-		memcpy(ret->addr, &a->in.sin_addr, 4);
-	else
-		memcpy(ret->addr, mapped ? six + 12 : six, mapped ? 4 : 16);
 }
 
 void rx_head_encode(const struct rx_head *h, uint8_t out[RX_HEAD_SIZE])

@@ -6,7 +6,7 @@
  * side's payload is its offer:
  *
  *   0 epoch(8)  8 id of the connection(8), made by the connecting side  16 handle(128) of a listener of the network
- *   144 epoch(8) of the rx that it is for, or 0  152 family(2) 4 or 6  154 port(2)  156 address(16) that was dialled
+ *   144 epoch(8) of the rx that it is for, or 0  152 address(20) that was dialled (inet/target.h)
  *
  * The last line is the connecting side's, and zero in an answer. With a secret the accepting side refuses a hello that is for
  * another rx: otherwise whoever is on the way could pass it on to another listener that has the same secret.
@@ -42,22 +42,17 @@
 #include <stdint.h>
 
 #include "gantry/result.h"
-#include "inet/nic.h"
+#include "inet/target.h"
 #include "net/net.h"
 
-enum { RX_VERSION = 5, RX_OFFER_SIZE = 16 + GANTRY_NET_HANDLE_SIZE + 28, RX_HEAD_SIZE = 48 };
+enum { RX_VERSION = 5, RX_OFFER_SIZE = 24 + GANTRY_NET_HANDLE_SIZE + INET_TARGET_SIZE, RX_HEAD_SIZE = 48 };
 
 struct rx_offer {
 	uint64_t epoch, id;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	struct rx_target {
-		uint64_t epoch;	       /* 0: of any, at that address */
-		uint16_t family, port; /* 4, 6; 0: none is named */
-		uint8_t addr[16];
-	} to;
+	uint64_t to_epoch; /* 0: of any, at that address: */
+	struct inet_target to;
 };
-/* The address as a target; the epoch is not touched. An IPv4 address within IPv6 is one of IPv4. */
-void rx_target_of(const struct gantry_addr *a, struct rx_target *ret);
 
 enum rx_kind { RX_SEND = 1, RX_TAKEN, RX_GRANT, RX_REJECT, RX_STOP, RX_END, RX_UP, RX_KINDS };
 enum { RX_INLINE = 1 };

@@ -98,7 +98,7 @@ static inline void rx_offer_aim(struct rx_offer *o, int fd)
 
 	memset(&to, 0, sizeof(to));
 	CHECK_EQ(getpeername(fd, &to.sa, &len), 0);
-	rx_target_of(&to, &o->to);
+	o->to = inet_target_of(&to);
 }
 
 /* The connecting side of a rendezvous by hand: an offer for another. */

@@ -11,6 +11,7 @@
 #include "reduce_util.h"
 #include "reducer/group.h"
 #include "reducer/server.h"
+#include "relay.h"
 
 enum { RANKS = 4, SECOND = 1000000000 };
 
@@ -603,6 +604,39 @@ TEST(a_server_that_fails_jobs)
 	reducers = "";
 }
 
+/* A relay passes what ranks say on to another reducer that has the same secret: it refuses them, by the address that they dialled. */
+TEST(passed_on)
+{
+	static struct relay relay;
+	struct serving v;
+	struct world w;
+	char list[64];
+
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_params("GANTRY_SECRET", "a secret of thirty-two characters");
+	start_server(&v, 64 << 20);
+	relay.to = lo_addr(atoi(strchr(v.address, ':') + 1));
+	relay_make(&relay, 0, 1);
+	relay_start(&relay);
+	snprintf(list, sizeof(list), "127.0.0.1:%d", relay.port);
+	reducers = list;
+	try_world(&w, 2);
+	for (uint32_t k = 0; k < 2; k++)
+		CHECK_EQ(w.opened[k], GANTRY_ERR_UNREACHABLE);
+	CHECK_HAS(w.why[0], "another address than that of this reducer");
+	close_world(&w);
+	relay_stop(&relay);
+	CHECK_EQ(load_relaxed(&told.events[REDUCER_EVENT_ASKED]), 0);
+	reducers = v.address;
+	open_world(&w, 2);
+	all_reduce(&w, GANTRY_TYPE_INT32, GANTRY_OP_SUM, 100, 0);
+	close_world(&w);
+	stop_server(&v);
+	reducers = "";
+	set_params("GANTRY_SECRET", NULL);
+}
+
 TEST(asks)
 {
 	struct reducer_ask out, in = {.job = 1ull << 60,
@@ -611,15 +645,18 @@ TEST(asks)
 				      .ranks = 4,
 				      .reducer = 1,
 				      .reducers = 2,
-				      .handle = {1, 2, 3}};
+				      .handle = {1, 2, 3},
+				      .to = {4, 18521, {127, 0, 0, 1}}};
 	static const struct {
 		int at, value;
 	} wrong[] = {{16, 4}, {20, 3}, {22, 1}, {24, 2}, {28, 1}, {29, 2}};
-	uint8_t b[REDUCER_ASK_SIZE];
+	uint8_t b[REDUCER_ASK_SIZE], again[REDUCER_ASK_SIZE];
 
 	reducer_ask_encode(&in, b);
 	CHECK_OK(reducer_ask_decode(b, sizeof(b), &out));
-	CHECK(memcmp(&in, &out, sizeof(in)) == 0);
+	CHECK(out.job == in.job && out.rank == 3 && out.reducers == 2 && out.to.port == 18521);
+	reducer_ask_encode(&out, again);
+	CHECK(memcmp(b, again, sizeof(b)) == 0);
 	CHECK_EQ(reducer_ask_decode(b, sizeof(b) - 1, &out), GANTRY_ERR_PROTOCOL);
 	EACH_ROW (i, wrong) {
 		reducer_ask_encode(&in, b);

@@ -157,7 +157,7 @@ static void hello_to_trap(const struct scene *s, enum inet_auth auth, uint8_t re
 
 	handle.addrs[0].in = lo_addr(s->trap_port);
 	wire_handle_encode(&handle, own.handle);
-	rx_target_of(&(struct gantry_addr){.in = lo_addr(s->port)}, &own.to);
+	own.to = inet_target_of(&(struct gantry_addr){.in = lo_addr(s->port)});
 	rx_offer_encode(&own, offer);
 	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
 	CHECK_EQ(h.out_size, HELLO);

@@ -4,8 +4,8 @@
  * tried again after which failure.
  *
  * Joining: what may pass (nothing listens there yet, a network that comes up, a hub that was crowded by strangers) is
- * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass, and what the hub refuses,
- * ends it at once. A process that answers, but in which the rank that makes the hub has not called yet (hub_comes), is not
+ * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass ends it at once, and what the hub
+ * refuses, or a proof that is wrong, after INET_TRIES: a bit may have been flipped on the way. A process that answers, but in which the rank that makes the hub has not called yet (hub_comes), is not
  * silent: from each such answer the time runs anew.
  *
  * Dialling again, where the connection outlives its sockets: after its socket broke, or beside it when nothing was heard for a
@@ -40,7 +40,7 @@ static void dial_done(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	m->dial.step = DIAL_IDLE;
 	m->dial.way = (m->dial.way + m->dial.tries) % (uint32_t)m->naddrs;
-	m->dial.tries = 0;
+	m->dial.tries = m->dial.misshakes = 0;
 }
 
 void ctl_dial_again(struct gantry_ctl *m)
@@ -210,6 +210,10 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 	if (may_pass(m)) {
 		if (!m->conn)
 			m->deadline = inet_loop.now + m->connect_timeout;
+		retry_later(m, h->text);
+		return;
+	}
+	if (!h->broken && ++m->dial.misshakes < INET_TRIES) {
 		retry_later(m, h->text);
 		return;
 	}

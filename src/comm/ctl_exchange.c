@@ -141,10 +141,21 @@ static void send_block(struct gantry_ctl *m) REQUIRES(loop_mu)
 	ctl_conn_write(x->conn, ctl_out_make(b));
 }
 
+/* It has failed, or stands still within a message: a bit may have been flipped on the way. */
+static void misshaken(struct gantry_ctl *m, gantry_result r, const char *why) REQUIRES(loop_mu)
+{
+	struct ctl_exchange *x = m->direct.exchange;
+	char addr[GANTRY_ADDR_TEXT];
+
+	if (++x->misshakes < INET_TRIES)
+		attempt_failed(m, why);
+	else
+		give_up(m, r, "rank %d at %s: %s", receiver(m), gantry_addr_text(receiver_addr(x), addr), why);
+}
+
 static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	const struct inet_handshake *h = &m->direct.exchange->shake;
-	char addr[GANTRY_ADDR_TEXT];
 
 	if (h->broken)
 		attempt_failed(m, h->broken_errno ? strerror(h->broken_errno)
@@ -152,8 +163,7 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 	else if (h->refused && h->error == GANTRY_ERR_REFUSED)
 		attempt_failed(m, h->text);
 	else
-		give_up(m, h->error, "rank %d at %s: %s", receiver(m),
-			gantry_addr_text(receiver_addr(m->direct.exchange), addr), h->text);
+		misshaken(m, h->error, h->text);
 }
 
 static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -173,13 +183,38 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 	}
 	x->step = EXCHANGE_SHAKING; /* until the receiver is in the allgather: the hub notices if it dies before */
 	x->shaking_since = inet_loop.now;
+	x->attempt_by = UINT64_MAX;
+}
+
+static void move_shake(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_exchange *x = m->direct.exchange;
+	enum inet_event event = inet_handshake_move(&x->shake, x->dial.fd);
+
+	inet_source_set(&x->dial, inet_handshake_events(&x->shake));
+	if (event == INET_FAILED) {
+		shake_failed(m);
+	} else if (event == INET_DONE) {
+		x->failing_since = 0;
+		x->misshakes = 0;
+		if (x->shake.payload_size == 1 && x->shake.payload[0]) {
+			inet_source_close(&x->dial);
+			block_arrived(m);
+		} else {
+			send_block(m);
+		}
+	} else if (!x->shake.got) {
+		x->attempt_by = UINT64_MAX;
+	} else if (x->attempt_by == UINT64_MAX) {
+		x->attempt_by = inet_loop.now + (uint64_t)ATTEMPT_MS * MS;
+		ctl_service_due(x->attempt_by);
+	}
 }
 
 static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
 	struct ctl_exchange *x = gantry_container(s, struct ctl_exchange, dial);
 	struct gantry_ctl *m = x->member;
-	enum inet_event event;
 	socklen_t len = sizeof(int);
 	int e = 0;
 
@@ -195,21 +230,8 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	}
 	if (inet_loop.parting && x->step == EXCHANGE_SHAKING)
 		give_up(m, GANTRY_ERR_ABORTED, "the process exits");
-	if (x->step != EXCHANGE_SHAKING)
-		return;
-	event = inet_handshake_move(&x->shake, s->fd);
-	inet_source_set(s, inet_handshake_events(&x->shake));
-	if (event == INET_FAILED) {
-		shake_failed(m);
-	} else if (event == INET_DONE) {
-		x->failing_since = 0;
-		if (x->shake.payload_size == 1 && x->shake.payload[0]) {
-			inet_source_close(&x->dial);
-			block_arrived(m);
-		} else {
-			send_block(m);
-		}
-	}
+	if (x->step == EXCHANGE_SHAKING)
+		move_shake(m);
 }
 
 static void dial(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -240,7 +262,7 @@ static void move_on(struct gantry_ctl *m)
 		tell_hub(m, GANTRY_OK, "");
 	if (x->told || x->step != EXCHANGE_IDLE || round < 0)
 		return;
-	x->tries = 0;
+	x->tries = x->misshakes = 0;
 	x->failing_since = 0;
 	if (inet_candidates(&m->direct.addrs[round], x->addrs, &x->naddrs) != GANTRY_OK)
 		give_up(m, GANTRY_ERR_UNREACHABLE, "rank %d: %s", receiver(m), gantry_last_error());
@@ -381,11 +403,13 @@ void ctl_exchange_tick(struct gantry_ctl *m)
 		begin(m);
 	if (x->step == EXCHANGE_CONNECTING && inet_loop.now >= x->attempt_by)
 		attempt_failed(m, "no answer: a firewall may drop the packets");
+	if (x->step == EXCHANGE_SHAKING && inet_loop.now >= x->attempt_by)
+		misshaken(m, GANTRY_ERR_PROTOCOL, "its answer is not whole");
 	if (x->step == EXCHANGE_PAUSE && inet_loop.now >= x->retry_at)
 		dial(m);
 	if (x->step == EXCHANGE_PAUSE)
 		ctl_service_due(x->retry_at);
-	if (x->step == EXCHANGE_CONNECTING)
+	if (x->step == EXCHANGE_CONNECTING || x->step == EXCHANGE_SHAKING)
 		ctl_service_due(x->attempt_by);
 }
 

@@ -37,8 +37,9 @@ struct ctl_exchange {
 	struct ctl_conn *conn; /* SENT: until HAVE */
 	struct gantry_addr addrs[INET_CANDIDATES];
 	int naddrs;
-	uint32_t tries;
-	uint64_t retry_at, attempt_by;
+	uint32_t tries, misshakes; /* misshakes: hand-shakes that failed */
+	uint64_t retry_at;
+	uint64_t attempt_by; /* SHAKING: for what is left of a message that has begun; UINT64_MAX: none has */
 	uint64_t shaking_since;
 	uint64_t failing_since; /* ns; 0: the last attempt has not failed */
 };

@@ -56,9 +56,10 @@ struct ctl_dial {
 	struct inet_handshake shake;
 	uint64_t retry_at, attempt_by; /* ns */
 	uint32_t tries;
-	uint32_t way;	 /* of the addresses, the first to try */
-	int reached;	 /* somebody has answered there at least once */
-	char cause[160]; /* why the last attempt failed */
+	uint32_t misshakes; /* of these, hand-shakes that failed */
+	uint32_t way;	    /* of the addresses, the first to try */
+	int reached;	    /* somebody has answered there at least once */
+	char cause[160];    /* why the last attempt failed */
 	/* Again: which socket it is, and since when nothing listens there. */
 	uint32_t generation;
 	uint64_t refused_since;

@@ -46,6 +46,8 @@ enum {
 	INET_SELF_SIZE = 48,
 	INET_SETTINGS_SIZE = 80,
 	INET_TEXT_SIZE = 280,
+	INET_TRIES =
+		3, /* of a hand-shake that fails: damage on the way looks like another secret, and passes the second time */
 	INET_FIRST_VERSION = 4, /* of any protocol: lower ones are those of the data network before this hand-shake */
 };
 

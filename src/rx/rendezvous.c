@@ -48,10 +48,8 @@ enum { MEETINGS_MAX = 256, PLACES_MAX = 128, ACCEPTS_PER_PASS = 16 };
 enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
 
 enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
-/* A hand-shake that fails, by a bit that was flipped on the way or by another secret, is tried so often: a damaged one passes the
- * second time. An attempt that stands still, because what was damaged is a length, or because a word of the network's was lost with
+/* An attempt that stands still, because what was damaged is a length, or because a word of the network's was lost with
  * a socket, is given up after a while, each time a longer one. */
-enum { SHAKE_TRIES = 3 };
 static const uint64_t still_ns = 5000000000;
 
 enum meeting_state {
@@ -138,7 +136,7 @@ static void again(struct meeting *m, gantry_result r, const char *what, const ch
 static void misshaken(struct meeting *m, gantry_result r, const char *why)
 {
 	m->misshaken = r;
-	if (m->dials && ++m->misshakes < SHAKE_TRIES)
+	if (m->dials && ++m->misshakes < INET_TRIES)
 		again(m, r, "meeting", why);
 	else
 		fail(m, r, "meeting with %s: %s", m->peer, why);

@@ -92,6 +92,24 @@ static int ranks_gone(void)
 	return gone;
 }
 
+/* The relay listens once and for all: its port is what ids name. */
+static void begin_relay(const struct gantry_unique_id *id)
+{
+	memset(&relay.n, 0, sizeof(relay) - offsetof(struct relay, n));
+	relay.stop = 0;
+	ctl_relay_start(&relay, id);
+}
+
+static void end_relay(void)
+{
+	__atomic_store_n(&relay.stop, 1, __ATOMIC_RELEASE);
+	pthread_join(relay.thread, NULL);
+	for (int i = 0; i < relay.n; i++)
+		for (int k = 0; k < 2; k++)
+			if (relay.conns[i].fd[k] >= 0)
+				close(relay.conns[i].fd[k]);
+}
+
 /* Two ranks join through the relay and exchange a value. Returns how many connections that took. */
 static int join_once(int must_work, uint64_t bytes[RELAY_CONNS][2])
 {
@@ -99,11 +117,9 @@ static int join_once(int must_work, uint64_t bytes[RELAY_CONNS][2])
 	struct rank_state *s;
 	int n;
 
-	memset(&relay.n, 0, sizeof(relay) - offsetof(struct relay, n));
-	relay.stop = 0;
 	gathered[0] = gathered[1] = GANTRY_OK;
 	CHECK_OK(gantry_ctl_create_id(&id));
-	ctl_relay_start(&relay, &id);
+	begin_relay(&id);
 	s = ranks_make(RANKS, &id, gather);
 	for (int i = 0; i < RANKS; i++)
 		s[i].listens = 1;
@@ -121,12 +137,7 @@ static int join_once(int must_work, uint64_t bytes[RELAY_CONNS][2])
 			gantry_ctl_leave(s[i].ctl);
 	UNTIL(ranks_gone());
 	free(s);
-	__atomic_store_n(&relay.stop, 1, __ATOMIC_RELEASE);
-	pthread_join(relay.thread, NULL);
-	for (int i = 0; i < relay.n; i++)
-		for (int k = 0; k < 2; k++)
-			if (relay.conns[i].fd[k] >= 0)
-				close(relay.conns[i].fd[k]);
+	end_relay();
 	return n;
 }
 
@@ -149,7 +160,6 @@ static int reset_conn(int conn, int way, uint64_t size, int must_work)
 	return hits;
 }
 
-/* The relay listens once and for all: its port is what ids name. */
 static void try_all(const char *name, int resume)
 {
 	uint64_t bytes[RELAY_CONNS][2];
@@ -202,6 +212,94 @@ TEST(encrypted)
 	set_params("GANTRY_SECRET", "a secret of thirty-two characters", "GANTRY_ENCRYPT", "on");
 	try_both("encrypted");
 	set_params("GANTRY_SECRET", NULL, "GANTRY_ENCRYPT", NULL);
+}
+
+/* ---- one bit is flipped on the way ---- */
+
+static struct {
+	int conn, way; /* conn -1: all */
+	uint64_t bit;
+} flip;
+
+static void flip_bit(const struct relay_conn *c, int way, uint8_t *bytes, size_t n)
+{
+	uint64_t at = flip.bit / 8;
+
+	if ((flip.conn < 0 || c == &relay.conns[flip.conn]) && way == flip.way && at >= c->moved[way] &&
+	    at - c->moved[way] < n)
+		bytes[at - c->moved[way]] ^= (uint8_t)(1 << flip.bit % 8);
+}
+
+/* Of the hand-shakes of rank and hub, and of two ranks. */
+enum {
+	TO_HUB = INET_HELLO_SIZE + CTL_HELLO_SIZE + INET_PROOF_SIZE,
+	FROM_HUB = INET_CHALLENGE_SIZE + INET_ANSWER_SIZE + CTL_ACCEPTED_SIZE,
+	TO_RANK = INET_HELLO_SIZE + CTL_EXCHANGE_SIZE + INET_PROOF_SIZE,
+	FROM_RANK = INET_CHALLENGE_SIZE + INET_ANSWER_SIZE + 1
+};
+
+/* Whatever bit of a hand-shake is flipped, it is noticed, and the next one passes. Without resume the hub has a rank already
+ * whose answer is damaged: both ranks may fail. */
+static int flip_all(int resume)
+{
+	static const uint64_t sizes[2][2] = {{8 * TO_HUB, 8 * FROM_HUB}, {8 * TO_RANK, 8 * FROM_RANK}};
+	uint64_t step = getenv("GANTRY_TEST_EVERY_BYTE") ? 3 : 8 * FROM_HUB / SAMPLES;
+	int n = 0;
+
+	set_params("GANTRY_RESUME", resume ? "on" : "off");
+	for (int between = 0; between < 2; between++)
+		for (flip.way = 0; flip.way < 2; flip.way++)
+			for (flip.bit = (uint64_t)getpid() % step; flip.bit < sizes[between][flip.way];
+			     flip.bit += step, n++) {
+				flip.conn = between ? HUB_CONNS : 0;
+				CASE("resume %d, connection %d, %s, bit %llu", resume, flip.conn,
+				     flip.way == TO_SERVER ? "to the server" : "to the client",
+				     (unsigned long long)flip.bit);
+				join_once(resume || between || flip.way == TO_SERVER ||
+						  flip.bit < 8 * INET_CHALLENGE_SIZE,
+					  NULL);
+			}
+	return n;
+}
+
+TEST(flipped)
+{
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_params("GANTRY_TIMEOUT", "20s", "GANTRY_CONNECT_TIMEOUT", "20s", "GANTRY_CALL_TIMEOUT", "60s");
+	cut.conn = -1;
+	relay.alter = flip_bit;
+	printf("%d flipped bits\n", flip_all(0) + flip_all(1));
+	relay.alter = NULL;
+	set_params("GANTRY_CALL_TIMEOUT", NULL);
+}
+
+/* A bit of every proof: three attempts of each rank, then an error that says so. */
+TEST(flipped_always)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_params("GANTRY_TIMEOUT", "20s", "GANTRY_CONNECT_TIMEOUT", "100s");
+	cut.conn = flip.conn = -1;
+	flip.way = TO_SERVER;
+	flip.bit = 8 * (TO_HUB - 1);
+	relay.alter = flip_bit;
+	CHECK_OK(gantry_ctl_create_id(&id));
+	begin_relay(&id);
+	s = ranks_make(RANKS, &id, NULL);
+	ranks_start(s, RANKS);
+	ranks_wait(s, RANKS);
+	for (int i = 0; i < RANKS; i++) {
+		CHECK_EQ(s[i].joined, GANTRY_ERR_AUTH);
+		CHECK_HAS(s[i].text, "the key does not fit");
+	}
+	free(s);
+	end_relay();
+	CHECK_EQ(relay.n, RANKS * INET_TRIES);
+	relay.alter = NULL;
 }
 
 void tests_begin(void)

@@ -285,7 +285,7 @@ TEST(test_secrets_told)
 		CHECK(hub_stays(&id, 0));
 		ranks_wait(s, 1);
 		CHECK_EQ(s[0].joined, GANTRY_ERR_TIMEOUT);
-		CHECK_HAS(s[0].text, "missing: rank 1; 1 connection knew the id but failed to prove the secret: does "
+		CHECK_HAS(s[0].text, "missing: rank 1; 3 connections knew the id but failed to prove the secret: does "
 				     "GANTRY_SECRET differ?");
 		free(s);
 	}

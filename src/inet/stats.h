@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The counters of this process at any time: a Unix socket per process, which answers HTTP's GET with the text of
- * base/metrics.h. `gantry top` reads it, curl does, and Prometheus' scrapers through a proxy. docs/design/0029 has the
- * reasons.
+ * base/metrics.h. `gantry top` reads it, curl does, and Prometheus' scrapers through a proxy. docs/counters.md
+ * describes it.
  *
  * The loop's thread serves it, as one more client (loop.h), and only while there is a source of counters. Sources are
  * asked under loop_mu and take no lock that is held for long; the text is made and sent without it. A reader that is

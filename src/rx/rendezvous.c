@@ -9,7 +9,7 @@
  * Until PLACE a meeting of the accepting side is a socket and this struct: it has no connection, no listener of the
  * network, and nothing of ours has been told to the peer. The accepting side connects back to the handle in the peer's
  * offer only when the network has accepted the peer's own connection: one that says hello and nothing else makes it
- * dial nowhere. docs/design/0011 has the reasons.
+ * dial nowhere.
  *
  * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
  * that an end of it before that means that the peer is gone.

@@ -7,7 +7,7 @@
  *   flow.c     flows: how the stream is cut, tokens, the plan that a receive follows, receive
  *   tx.c       sending from memory
  *   library.c  the entry of libgantry-emulated.so, and what the NIC needs of whoever opens it
- *   open.c     how libgantry.so and the plugin open that library (docs/design/0016-what-is-shipped.md)
+ *   open.c     how libgantry.so and the plugin open that library
  *
  * Programs of ours (the tool, tests) link the NIC itself: devmem_emulated_open is then nic.c's.
  *

@@ -73,7 +73,7 @@ static gantry_result pick_device(struct net_context *x)
 
 /*
  * What the communicator cannot do, or cannot do without, is refused before anything is connected. The table in
- * docs/architecture.md has every property and what becomes of it.
+ * docs/communicator.md has every property and what becomes of it.
  */
 static gantry_result check_device(const struct net_context *x, const struct gantry_loader *loader)
 {

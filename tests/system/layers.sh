@@ -10,26 +10,28 @@
 # Before the tree is believed, the check is tried on copies of it with a planted violation each.
 . "$(dirname "$0")/lib.sh"
 
+# The first layer of a list is the branch on which a layer stands in the tree of README.md and docs/architecture.md, which
+# scripts/layers.py draws from this table with the texts behind it.
 declare -A below=(
-	[include]=""
-	[abi]=""
-	[base]="abi"
-	[inet]="base abi"
-	[device]="base abi"
-	[net]="inet device base abi"
-	[net/tcp]="net inet device base abi"
-	[net/devmem]="net inet device base abi"
-	[net/emulated]="net inet device base abi"
-	[reducer]="net inet device base abi"
-	[plugin]="reducer net inet device base abi"
-	[rx]="net/tcp net inet device base abi"
-	[proxy]="net inet device base abi"
-	[transport]="reducer proxy net inet device base abi"
-	[coll]="device base abi"
-	[comm]="coll transport proxy net inet device base abi"
-	[nccl]="comm coll transport proxy net inet device base abi"
-	[face]="reducer comm coll rx transport proxy net inet device base abi"
-	[tools]="net/devmem reducer comm coll rx transport proxy net inet device base abi"
+	[include]=""                                                                 # public headers, C99, no CUDA needed
+	[abi]=""                                                                     # NCCL's struct layouts, what its unpack kernels read
+	[base]="abi"                                                                 # log, errors, parameters, mutexes, clock, JSON, HMAC
+	[inet]="base abi"                                                            # NICs, addresses, listening ports, handshake, service thread
+	[device]="base abi"                                                          # kernels and where they run: host/ CPU threads, cuda/ GPUs
+	[net]="inet device base abi"                                                 # net.h, the contract of a network; loads foreign plugins
+	[net/tcp]="net inet device base abi"                                         # the TCP network
+	[net/devmem]="net inet device base abi"                                      # payload in device memory: devmem TCP of Linux
+	[net/emulated]="net inet device base abi"                                    # the same from a NIC played in user space
+	[reducer]="net inet device base abi"                                         # all-reduce through reducers instead of peers
+	[plugin]="reducer net inet device base abi"                                  # libnccl-net-gantry.so: NCCL's tables, v6 to v12
+	[rx]="net/tcp net inet device base abi"                                      # gantry/rx.h: the pipeline
+	[proxy]="net inet device base abi"                                           # the progress thread
+	[transport]="proxy reducer net inet device base abi"                         # p2p, shm, net, collnet: between two ranks
+	[coll]="device base abi"                                                     # algorithms, plans, the cost model
+	[comm]="transport coll proxy net inet device base abi"                       # gantry/comm.h: communicator, control plane
+	[nccl]="comm coll transport proxy net inet device base abi"                  # libnccl.so.2: NCCL's C API
+	[face]="comm reducer coll rx transport proxy net inet device base abi"       # what libgantry.so exports of its own
+	[tools]="comm net/devmem reducer coll rx transport proxy net inet device base abi" # the gantry command
 )
 
 # The functions that are called for every include answer in REPLY: a process each would take most of the time.
@@ -77,7 +79,7 @@ check_tree() {
 		[ -n "$to" ] || continue # a system header or a generated one
 		seen=$((seen + 1))
 		if [ -z "${below[$from]+known}" ] || [ -z "${below[$to]+known}" ]; then
-			echo "$file:$line includes $target: one of the folders is no layer of DESIGN.md"
+			echo "$file:$line includes $target: one of the folders is no layer of the table in layers.sh"
 			bad=1
 		elif [ "$from" != "$to" ] && [ "$to" != include ] && [[ " ${below[$from]} " != *" $to "* ]]; then
 			echo "$file:$line includes $target: $to is not below $from"

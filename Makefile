@@ -61,6 +61,8 @@ format:
 docs: all
 	env -i $(BUILD)/gantry doctor --params-markdown > docs/params.md
 	env -i $(BUILD)/gantry doctor --params-man > man/gantry-params.7
+	python3 scripts/layers.py --write
+	python3 scripts/measured.py --write
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
@@ -89,7 +91,7 @@ help:
 	@echo '  pauses    the unit tests with random pauses in all threads: what a loaded machine does, on purpose'
 	@echo '  chaos     faults of networks and processes against connections under load: docs/chaos.md (needs root)'
 	@echo '  format    clang-format over the sources'
-	@echo '  docs      docs/params.md and gantry-params(7), from the table of parameters'
+	@echo '  docs      the generated parts of the pages: parameters, the tree of layers, the tables of figures'
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
 	@echo '  uninstall remove what install has put under PREFIX'
 	@echo '  deb       the Debian package, into $(BUILD)/'

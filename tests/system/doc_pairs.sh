@@ -2,54 +2,54 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2016 # back-quotes are the pages'
 # labels: beside
-# What docs/architecture.md says of where things are is true: every file that it names exists, and every function that it
-# names with a file, as in `name` (`file.c`) or `name` in `file.c`, is defined there. A failure says where it is.
+# What the pages say of where things are is true (doc_names.py has the rules): files, functions and variables that they name
+# exist, functions are in the file that is named with them, links lead somewhere, in the installed pages too, the tree of layers
+# is that of layers.sh, and measured.md has the figures of bench/results.
+# A page with one falsehood of each kind is refused, with the place and, for a function, where it is.
 . "$(dirname "$0")/lib.sh"
-self=$(realpath "$0")
-cd "$SOURCE_DIR" || exit 1
-page=${1:-docs/architecture.md} # another page, to see the test itself fail
-find src tools include cmake tests/lib tests/system bench scripts -type f | grep -E '\.(c|h|cu|def|map|cmake|sh)$' >"$tmp/files"
+need python3
+check() { python3 "$SOURCE_DIR/tests/system/doc_names.py" "$SOURCE_DIR" "$@"; }
 
-# files NAME: those that a page may call by that name: the end of their path.
-files() { grep -E "(^|/)${1//./\\.}\$" "$tmp/files"; }
+check || die "a page names what is not there"
+python3 "$SOURCE_DIR/scripts/layers.py" --check "$SOURCE_DIR" || die "a page shows another tree of layers"
+python3 "$SOURCE_DIR/scripts/measured.py" --check "$SOURCE_DIR" || die "docs/measured.md has other figures than bench/results"
 
-# defines NAME FILE...: the files that define it: a line that begins with its type, a macro, or a table of functions.
-defines()
-{
-	local name=$1
-	shift
-	grep -lE "^(#define +$name\b|[A-Za-z_][^;=]*[ *]$name\(|[A-Za-z_].*[ *]$name(\[[^]]*\])* = |(struct|enum|union) $name \{|[[:space:]].*\(\*$name\)\(|[A-Z_]+\($name\b)" "$@"
-}
+no=NEVER # put together here: this script is a source file too, and what it names would exist
+cat >"$tmp/page.md" <<END
+# A page
+\`gantry_result_name\` (\`pool.c\`)
+\`gantry_result_name\` in \`nowhere.c\`
+\`tcp_link_$no\` and GANTRY_$no
+[link](nowhere.md), [anchor](#nowhere), [this](#a-page)
+\`src/nowhere/\`
+END
+check "$tmp/page.md" >"$tmp/out" && die "a page of falsehoods passes"
+for line in ':2: `gantry_result_name` is not defined in pool.c; it is in .*log\.' ':3: there is no file nowhere.c' \
+	":4: .tcp_link_$no. is in no source file" ":4: GANTRY_$no is in no source file" ':5: the link to nowhere.md is dead' \
+	':5: .* has no heading #nowhere' ':6: there is no folder src/nowhere/'; do
+	grep -q "$line" "$tmp/out" || { cat "$tmp/out"; die "not found, or named wrongly: $line"; }
+done
+grep -q '#a-page' "$tmp/out" && die "a heading that is there is not found"
 
-false_at() { fail "$page:$1: $2"; }
+# What is not installed is a dead link there, and a record without a line in the index is found.
+records=$tmp/tree/docs/design none=0002
+mkdir -p "$records" "$tmp/tree/cmake" "$tmp/tree/src"
+cp "$SOURCE_DIR/cmake/install.cmake" "$tmp/tree/cmake/"
+echo "/* docs/design/$none */" >"$tmp/tree/src/a.c"
+printf '# Index\n| [0001](0001-one.md) | a question |\n' >"$records/README.md"
+echo '[source](../../src/a.c)' >"$records/0001-one.md"
+echo 'text' >"$records/0003-three.md"
+python3 "$SOURCE_DIR/tests/system/doc_names.py" "$tmp/tree" >"$tmp/out" && die "a tree of falsehoods passes"
+for line in '0001-one.md:1: the link to ../../src/a.c is dead where the pages are installed' 'src/a.c:1: there is no design record 0002' \
+	'README.md:1: 0003-three.md does not have one line'; do
+	grep -qF "$line" "$tmp/out" || { cat "$tmp/out"; die "not found: $line"; }
+done
+grep -qF '3 of them wrong' "$tmp/out" || { cat "$tmp/out"; die "more is found than is there"; }
 
-npairs=0
-while IFS=: read -r line pair; do
-	name=$(sed -E 's/^`([A-Za-z_0-9]+).*/\1/' <<<"$pair")
-	file=$(sed -E 's/.*`([A-Za-z_0-9./]+)$/\1/' <<<"$pair")
-	npairs=$((npairs + 1))
-	mapfile -t there < <(files "$file")
-	[ ${#there[@]} -gt 0 ] || { false_at "$line" "there is no file $file, where \`$name\` should be"; continue; }
-	if ! defines "$name" "${there[@]}" >/dev/null; then
-		mapfile -t all < <(grep -E '^(src|tools|include)/.*\.[ch]u?$' "$tmp/files")
-		where=$(defines "$name" "${all[@]}" | tr '\n' ' ')
-		false_at "$line" "\`$name\` is not defined in $file; it is in ${where:-no file of src, tools or include}"
-	fi
-done < <(grep -noE '`[A-Za-z_0-9]+(\(\))?` (\(|in )`[A-Za-z_0-9./]+\.[ch]u?' "$page")
-
-nfiles=0
-while IFS=: read -r line file; do
-	nfiles=$((nfiles + 1))
-	files "$file" >/dev/null || false_at "$line" "there is no file $file"
-done < <(grep -noE '[A-Za-z_0-9][A-Za-z_0-9./-]*\.(c|h|cu|def)\b' "$page" | sort -u)
-
-[ "$page" != docs/architecture.md ] || [ $npairs -ge 20 ] || false_at 1 "only $npairs functions with their files: is the page written otherwise now?"
-# Falsehoods are found, and the message says where the function is.
-if [ $# = 0 ]; then
-	printf '`gantry_result_name` (`pool.c`)\n`gantry_result_name` in `nowhere.c`\n' >"$tmp/page.md"
-	bash "$self" "$tmp/page.md" &>"$tmp/out" && false_at 1 "a page with two falsehoods passes"
-	grep -q ':1: `gantry_result_name` is not defined in pool.c; it is in .*log\.' "$tmp/out" &&
-		grep -q ':2: there is no file nowhere.c' "$tmp/out" || { cat "$tmp/out"; false_at 1 "the messages are wrong"; }
-fi
-[ $failed = 0 ] && echo "$page: $npairs functions are where it says, and $nfiles files exist"
-exit $failed
+# Another table is another tree.
+mkdir -p "$tmp/rule/tests/system" "$tmp/rule/docs"
+cp "$SOURCE_DIR/README.md" "$tmp/rule/" && cp "$SOURCE_DIR/docs/architecture.md" "$tmp/rule/docs/"
+sed 's/^\t\[rx\]="net\/tcp /\t[rx]="net\/tcp proxy /' "$SOURCE_DIR/tests/system/layers.sh" >"$tmp/rule/tests/system/layers.sh"
+! python3 "$SOURCE_DIR/scripts/layers.py" --check "$tmp/rule" 2>"$tmp/out" && grep -q '^README.md shows another tree' "$tmp/out" ||
+	die "a tree of layers that is out of date passes"
+echo "every falsehood is found"

@@ -3,7 +3,7 @@
 """Counts what keeps the source readable: house.py [--check] [--all] [ROOT]
 
 Members of structs, complexity of functions, atomics written by hand, locks that are named in comments instead of in
-annotations, lines per folder against the commit that the present shape is measured by. --check fails when a bound is
+annotations, words for people in the pages, lines per folder against the commit that the present shape is measured by. --check fails when a bound is
 broken; --all names every place, not only those that break a bound. `src` is read by a tokenizer of its own: macros are
 not expanded, both branches of an #if count.
 
@@ -21,6 +21,10 @@ MEMBERS = 45
 LINK_MEMBERS = 35
 COMPLEXITY = 15
 LINK = ("tcp_session", "tcp_link")  # whichever of them there is
+# Words for people that pages and man pages use of threads, peers and programs. At 01d494f there were 303 of them.
+PEOPLE = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody|everybody|told|said|heard)\b", re.I)
+PEOPLE_MAX = 20
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "man")
 
 TOKEN = re.compile(
     r"""(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<pre>^[ \t]*\#(?:\\\n|/\*.*?\*/|[^\n])*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
@@ -179,6 +183,29 @@ def source_files(root):
                 yield os.path.relpath(os.path.join(folder, name), root)
 
 
+def page_files(root):
+    for top in PAGES:
+        if os.path.isfile(os.path.join(root, top)):
+            yield top
+        for folder, dirs, names in os.walk(os.path.join(root, top)):
+            dirs.sort()
+            for name in sorted(names):
+                if name.endswith(".md") or top == "man":
+                    yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def people(root):
+    """(page, line, text) for each such word. What stands between ``` is code, or what a program prints."""
+    found = []
+    for path in page_files(root):
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            text = re.sub(r"^```.*?^```", lambda m: "\n" * m.group().count("\n"), f.read(), flags=re.S | re.M)
+        for m in PEOPLE.finditer(text):
+            line = text[text.rfind("\n", 0, m.start()) + 1:]
+            found.append((path, text.count("\n", 0, m.start()) + 1, line.split("\n", 1)[0]))
+    return found
+
+
 def room(path):
     """The folder that a file is counted under; None: it is not counted. Recorded data is no code."""
     parts = path.split("/")
@@ -276,6 +303,9 @@ def main():
            [f"{p}:{n}" for p, n in atomics] if args.all else sorted({p for p, _ in atomics}))
     v.line('comments "mu held" and the like', len(held), 0,
            [f"{p}:{n}: {t[:100]}" for p, n, t in held] if args.all else sorted({p for p, _, _ in held}))
+    words = people(args.root)
+    v.line("words for people in pages and man pages", len(words), PEOPLE_MAX,
+           [f"{p}:{n}: {t[:100]}" for p, n, t in words] if args.all or len(words) > PEOPLE_MAX else sorted({p for p, _, _ in words}))
     print(f"\n{len(functions)} functions, {len(structs)} structs and unions, {len(files)} files")
     if not args.no_lines:
         print_lines(args.root)

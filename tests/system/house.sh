@@ -20,4 +20,6 @@ echo "int planted(int *a) { return __atomic_load_n(a, __ATOMIC_RELAXED); }" >"$t
 must_refuse "a raw atomic" "raw __atomic_"
 echo "/* mu held */ int planted(void);" >"$tmp/src/rx/planted.c"
 must_refuse "a rule that only a comment knows" "mu held"
+rm "$tmp/src/rx/planted.c" && mkdir "$tmp/docs" && yes "Whoever is told says so." | head -20 >"$tmp/docs/planted.md"
+must_refuse "a page of words for people" "words for people"
 echo "the bounds hold, and each is found when it is broken"

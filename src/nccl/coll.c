@@ -5,6 +5,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "coll/coll.h"
+#include "comm/onesided.h"
 #include "base/log.h"
 #include "nccl/nccl.h"
 
@@ -209,10 +210,16 @@ NCCL_FUNCTION(ncclResult_t, WaitSignal, (int n, ncclWaitSignalDesc_t *signals, n
 
 NCCL_FUNCTION(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void **ptr))
 {
-	if (!nccl_comm_of(comm, "ncclWinGetUserPtr"))
+	struct ncclComm *c = nccl_comm_of(comm, "ncclWinGetUserPtr");
+
+	if (!c)
 		return nccl_result(GANTRY_ERR_INVALID);
 	if (!window || !ptr)
 		return nccl_result(nccl_missing("ncclWinGetUserPtr"));
+	if (!comm_window_is_registered(c->comm, (struct gantry_window *)window))
+		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+					       "ncclWinGetUserPtr: %p is not a registered window of this communicator",
+					       (void *)window));
 	*ptr = gantry_window_ptr((struct gantry_window *)window);
 	return ncclSuccess;
 }

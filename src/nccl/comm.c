@@ -391,10 +391,18 @@ NCCL_FUNCTION(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
 
 /* ---- what they say of themselves ---- */
 
-/* On the host, what a non-blocking communicator was given is done when its stream is. */
-static bool stream_busy(const struct ncclComm *c)
+/*
+ * On the host, what a non-blocking communicator was given is done when its stream is. An error may come between the two questions, and
+ * ends what the stream had: then the stream has that error, or is idle and only the communicator has it.
+ */
+static gantry_result state_of(const struct ncclComm *c, char *text, size_t size)
 {
-	return !c->blocking && c->own && gantry_stream_query(c->device, c->own) == GANTRY_AGAIN;
+	gantry_result r = gantry_comm_error(c->comm, NULL, text, size);
+
+	if (r != GANTRY_OK || c->blocking || !c->own)
+		return r;
+	r = gantry_stream_query(c->device, c->own);
+	return r == GANTRY_AGAIN ? r : gantry_comm_error(c->comm, NULL, text, size);
 }
 
 NCCL_FUNCTION(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *result))
@@ -412,9 +420,7 @@ NCCL_FUNCTION(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *r
 		*result = ncclInProgress;
 		return ncclSuccess;
 	}
-	r = gantry_comm_error(comm->comm, NULL, text, sizeof(text));
-	if (r == GANTRY_OK && stream_busy(comm))
-		r = GANTRY_AGAIN;
+	r = state_of(comm, text, sizeof(text));
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
 		nccl_keep_error(*text ? text : gantry_result_text(r));
 	*result = nccl_code(r);

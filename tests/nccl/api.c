@@ -576,6 +576,11 @@ static void case_window(void)
 	OK(nccl.CommWindowRegister(comm, mine, sizeof(mine), &window, 1));
 	OK(nccl.WinGetUserPtr(comm, window, &ptr));
 	EQ(ptr == mine, 1);
+	EQ(nccl.WinGetUserPtr(comm, (void *)0x1234, &ptr), INVALID_ARGUMENT);
+	EQ(nccl.WinGetUserPtr(comm, mine, &ptr), INVALID_ARGUMENT);
+	EQ(nccl.WinGetUserPtr(comm, NULL, &ptr), INVALID_ARGUMENT);
+	EQ(nccl.WinGetUserPtr(comm, window, NULL), INVALID_ARGUMENT);
+	EQ(ptr == mine, 1); /* outputs are written only on success */
 	for (int i = 0; i < 4; i++)
 		in[i] = 100 * R + i;
 	/* The wait is called first, and comes after the put all the same. */
@@ -603,6 +608,8 @@ static void case_window(void)
 	if (R != 0)
 		OK(nccl.CommWindowDeregister(comm, window));
 	EQ(nccl.CommWindowDeregister(comm, window), INVALID_ARGUMENT);
+	EQ(nccl.WinGetUserPtr(comm, window, &ptr), INVALID_ARGUMENT);
+	EQ(nccl.PutSignal(in, 4, INT32, next, (void *)0x1234, 8, 0, 0, 0, comm, NULL), INVALID_ARGUMENT);
 	OK(nccl.CommDestroy(comm));
 }
 

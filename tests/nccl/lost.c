@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lost RANKS ROUNDS SEED kill|stop: in each round one rank is killed, or stopped, at a random moment of a run of collectives. What a
- * call of another rank returns success for is right, every element; one fails; and the ranks that are left go on without it.
+ * lost RANKS ROUNDS SEED kill|stop [async]: in each round one rank is killed, or stopped, at a random moment of a run of collectives.
+ * What a call of another rank returns success for is right, every element; one fails; and the ranks that are left go on without it.
+ * async: communicators do not block, so ncclCommGetAsyncError says when a call is done, and whether it has failed.
  */
 #include "use.h"
 
 enum { MOST = 200000, KINDS = 3 };
 
-static int nranks, victim, lost;
+static int nranks, victim, lost, async;
 
 static int element(int rank, int k, int i)
 {
@@ -28,6 +29,17 @@ static int call(comm_t comm, int n, int k, const int *in, int *out)
 	if (k % KINDS == 1)
 		return nccl.AllGather(in, out, count_of(k), INT32, comm, NULL);
 	return nccl.Broadcast(in, out, count_of(k), INT32, k % n, comm, NULL);
+}
+
+/* What has become of a call, or of making a communicator. Asks without a pause: the moment of the error is what matters. */
+static int outcome(comm_t comm, int r)
+{
+	if (!async || (r != SUCCESS && r != IN_PROGRESS))
+		return r;
+	do
+		OK(nccl.CommGetAsyncError(comm, &r));
+	while (r == IN_PROGRESS);
+	return r;
 }
 
 /* members: which ranks of the first communicator these are. */
@@ -55,7 +67,7 @@ static int round_of(comm_t comm, int n, const int *members, int k, int *in, int 
 	for (size_t i = 0; i < count_of(k); i++)
 		in[i] = element(my_rank, k, (int)i);
 	memset(out, 0xff, count_of(k) * (size_t)n * sizeof(*out));
-	r = call(comm, n, k, in, out);
+	r = outcome(comm, call(comm, n, k, in, out));
 	if (r == SUCCESS)
 		check(n, members, k, out);
 	return r;
@@ -63,9 +75,9 @@ static int round_of(comm_t comm, int n, const int *members, int k, int *in, int 
 
 static void run(void)
 {
-	int *in = malloc(MOST * sizeof(*in)), *out = malloc((size_t)nranks * MOST * sizeof(*out)), k = 0, r = SUCCESS,
-	    v;
+	int *in = malloc(MOST * sizeof(*in)), *out = malloc((size_t)nranks * MOST * sizeof(*out)), k = 0, r, v;
 	int all[64], left[64], nleft = 0;
+	struct config config = CONFIG_INIT;
 	comm_t comm = NULL, rest = NULL;
 
 	for (int i = 0; i < nranks; i++) {
@@ -73,8 +85,10 @@ static void run(void)
 		if (i != victim)
 			left[nleft++] = i;
 	}
-	OK(nccl.CommInitRank(&comm, nranks, next_id(), my_rank));
-	for (; r == SUCCESS; k++) {
+	config.blocking = !async;
+	r = nccl.CommInitRankConfig(&comm, nranks, next_id(), my_rank, &config);
+	OK(outcome(comm, r));
+	for (r = SUCCESS; r == SUCCESS; k++) {
 		r = round_of(comm, nranks, all, k, in, out);
 		if (k == 2)
 			__atomic_add_fetch(world.arrived, 1, __ATOMIC_ACQ_REL); /* main may choose its moment */
@@ -82,10 +96,12 @@ static void run(void)
 	EQ(r, REMOTE_ERROR);
 	OK(nccl.CommGetAsyncError(comm, &v));
 	EQ(v, REMOTE_ERROR);
-	OK(nccl.CommShrink(comm, &victim, 1, &rest, NULL, 1));
+	r = nccl.CommShrink(comm, &victim, 1, &rest, NULL, 1);
+	OK(outcome(rest, r));
 	for (k = 0; k < 2 * KINDS; k++)
 		OK(round_of(rest, nleft, left, k, in, out));
-	OK(nccl.CommDestroy(rest));
+	r = nccl.CommDestroy(rest);
+	TRUE(r == SUCCESS || (async && r == IN_PROGRESS));
 	OK(nccl.CommAbort(comm));
 	free(in);
 	free(out);
@@ -132,6 +148,7 @@ int main(int argc, char **argv)
 	if (!rounds)
 		return 2;
 	nranks = atoi(argv[1]);
+	async = argc > 5;
 	for (lost = 0; lost < rounds; lost++) {
 		if (lose_one(&seed, strcmp(argv[4], "stop") ? SIGKILL : SIGSTOP)) {
 			fprintf(stderr, "round %d of seed %s: rank %d was lost\n", lost, argv[3], victim);

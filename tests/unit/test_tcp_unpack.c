@@ -339,6 +339,56 @@ TEST(on_one_host)
 	CHECK_HAS(logs_text(), "is on this host");
 }
 
+/* Sizes of eager messages are the smaller of both sides', bounces of an unpack queue have that size, and a window that could hold a
+ * message back for ever is refused. */
+TEST(agreed_sizes)
+{
+	enum { LEAST = 2 * (LINK_TELL + WIRE_EAGER_SIZE) };
+	static const struct {
+		uint32_t window, eager_max, agreed;
+		gantry_result r;
+	} rows[] = {
+		{LINK_WINDOW, 1 << 20, 65536, GANTRY_OK},
+		{LINK_WINDOW, 65536, 65536, GANTRY_OK},
+		{LINK_WINDOW, 300, 300, GANTRY_OK},
+		{LINK_WINDOW, 0, 0, GANTRY_OK},
+		{UINT32_MAX, UINT32_MAX, 65536, GANTRY_OK},
+		{LEAST, 65536, 65536, GANTRY_OK},
+		{LEAST - 1, 65536, 0, GANTRY_ERR_PROTOCOL},
+		{65536, 300, 0, GANTRY_ERR_PROTOCOL},
+		{1, 1, 0, GANTRY_ERR_PROTOCOL},
+		{0, 0, 0, GANTRY_ERR_PROTOCOL},
+	};
+	struct tcp_rx_memory none = {.kind = GANTRY_NET_UNPACK_OFF};
+
+	set_params("GANTRY_EAGER_MAX", "65536");
+	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
+	EACH_ROW (i, rows) {
+		for (int unpack = 0; unpack < 2; unpack++) {
+			struct tcp_peer peer = {.host = tcp_network.host,
+						.window = rows[i].window,
+						.eager_max = rows[i].eager_max,
+						.unpack = unpack ? WIRE_UNPACK_YES : WIRE_UNPACK_NO};
+			struct tcp_link *l;
+
+			CHECK_OK(tcp_link_create(2, &l));
+			tcp_link_meet(l, &none, &peer);
+			CHECK_EQ(tcp_link_failed(l) ? l->end.error : GANTRY_OK, rows[i].r);
+			if (rows[i].r != GANTRY_OK) {
+				CHECK_HAS(l->end.text, "eager bytes, which is not enough");
+			} else {
+				CHECK_EQ(l->session.eager_max, rows[i].agreed);
+				/* Larger ones are for receivers without an unpack queue. */
+				CHECK(!unpack || (!l->session.lone_max && !l->session.hasty_max));
+				CHECK(l->session.lone_max <= rows[i].window / 4);
+				CHECK(l->session.hasty_max <= rows[i].window / 2);
+			}
+			tcp_link_free(l);
+		}
+	}
+	set_params("GANTRY_EAGER_MAX", NULL);
+}
+
 /* ---- memory of a device is never given back with the loop's lock held: that may wait for the device ---- */
 
 static const struct gantry_device_ops *true_ops;

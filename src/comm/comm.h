@@ -482,7 +482,7 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 uint8_t comm_memory_ptr(const struct comm_call *call, uint64_t *ret_shifts);
 void comm_memory_free(struct gantry_comm *comm);
 /* A peer's memory (ipc_open) that nothing uses any more but kernels that were launched: it is closed when none of them runs.
- * Any thread; and looks whether that is so, by the caller's. */
+ * Any thread. comm_memory_reap looks whether that is so: at each call on the communicator, by the caller's thread. */
 void comm_memory_retire(struct gantry_comm *comm, void *opened);
 void comm_memory_reap(struct gantry_comm *comm);
 /* The peer's half: calls that arrive on the service thread. */

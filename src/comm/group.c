@@ -110,6 +110,7 @@ static gantry_result enqueue_rest(struct gantry_comm *comm, struct part *p)
 static gantry_result part_begin(struct gantry_comm *comm, struct part *p)
 {
 	p->begun = 1;
+	comm_memory_reap(comm);
 	TRY_NOW(join_streams(comm, p));
 	return comm->onesided ? comm_onesided_enqueue(comm, p->calls, p->n, COMM_ONE_PUT) : GANTRY_OK;
 }

@@ -240,7 +240,6 @@ gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "one-sided calls cannot be captured into a graph");
 	if (what == COMM_ONE_WAIT)
 		return enqueue_waits(comm, calls, n, found);
-	comm_memory_reap(comm);
 	for (size_t i = 0; i < n; i++)
 		TRY_NOW(comm_onesided_reach(&calls[i]));
 	for (size_t i = 0; i < n; i += PUT_LAUNCH_MAX)

@@ -7,10 +7,11 @@
   GANTRY_NAME of a page or a man page, in back-quotes or not.
 - A function given with its file is defined there: `name` (`file.c`) or `name` in `file.c`.
 - A link leads to a file and to a heading of it; from a page that is installed, to a file that is installed as well.
+- A command exists: `gantry NAME`, `gantry perf NAME` and the options behind it, `make TARGET`, in back-quotes and in code.
 - A design record that a source file or a page refers to (design/NNNN) exists.
 - Every design record has one line in docs/design/README.md.
 
-Text between ``` is not looked at. Pages that record the past (CHANGELOG.md, bench/results) are checked for links only.
+Text between ``` is looked at for commands only. Pages that record the past (CHANGELOG.md, bench/results) are checked for links only.
 """
 import fnmatch
 import os
@@ -69,6 +70,13 @@ class Tree:
             self.text[f] = read(os.path.join(root, f))
         self.words = set(re.findall(r"[A-Za-z_]\w+", "\n".join(self.text.values())))
         self.words.update(name.split(".")[0] for name in self.by_name)  # a test is called by its file
+
+        tools = "\n".join(t for f, t in self.text.items() if f.startswith("tools/"))
+        self.product = "\n".join(t for f, t in self.text.items() if f.startswith("src/"))
+        self.commands = set(re.findall(r'\{"([a-z-]+)", cmd_\w+,', tools))
+        self.perf = self.commands | set(re.findall(r'X\([A-Z_]+, +"(\w+)",', tools)) | {"collectives"}
+        self.options = set(re.findall(r'"[a-z-]+"', tools))
+        self.targets = set(re.findall(r"^([a-z-]+):", self.text.get("Makefile", ""), re.M))
 
     def find(self, name, page):
         """Files of the tree that a page may call by this name."""
@@ -180,6 +188,29 @@ class Check:
             if name not in self.tree.words and not (name.endswith("_") and any(w.startswith(name) for w in self.tree.words)):
                 self.fail(page, text.count("\n", 0, m.start()) + 1, f"{name} is in no source file")
 
+    def check_commands(self, page):
+        """At the start of a line of code or of a name in back-quotes, behind a prompt, variables, or a pipe."""
+        text = read(os.path.join(self.root, page))
+        for code in re.finditer(r"^```.*?^```|`[^`\n]+`", text, re.S | re.M):
+            for m in re.finditer(r"(?:^`?|\| )(?:\w*\$ )?(?:[A-Z_]+=\S+ )*(?:\S*/)?(gantry|make) ([a-z][\w-]*)([^\n`|#;&]*)", code.group(), re.M):
+                self.names += 1
+                wrong = self.wrong_command(*m.groups())
+                if wrong:
+                    self.fail(page, text.count("\n", 0, code.start() + m.start()) + 1, wrong)
+
+    def wrong_command(self, program, command, rest):
+        if program == "make":
+            return None if command in self.tree.targets else f"there is no target make {command}"
+        op = re.match(r" ([a-z][a-z_]*)", rest)
+        if command not in self.tree.commands and f'"gantry {command}' not in self.tree.product:  # labels of MACs are such texts
+            return f"there is no command gantry {command}"
+        if command == "perf" and op and op.group(1) not in self.tree.perf:
+            return f"there is no gantry perf {op.group(1)}"
+        for option in re.findall(r"(?<=\s)--([a-z][a-z-]*)", rest.split(" -- ")[0]):
+            if command != "run" and f'"{option}"' not in self.tree.options:
+                return f"gantry {command} has no option --{option}"
+        return None
+
     def check_page(self, page, names=True):
         text = without_code(read(os.path.join(self.root, page)))
         self.check_links(page, text)
@@ -188,6 +219,7 @@ class Check:
                 self.check_span(page, text.count("\n", 0, m.start()) + 1, " ".join(m.group(1).split()))
             self.check_pairs(page, text)
             self.check_settings(page)
+            self.check_commands(page)
 
     def check_records(self):
         records = {os.path.basename(f)[:4]: f for f in self.tree.files if re.match(r"docs/design/\d{4}", f)}

@@ -22,14 +22,16 @@ cat >"$tmp/page.md" <<END
 \`tcp_link_$no\` and GANTRY_$no
 [link](nowhere.md), [anchor](#nowhere), [this](#a-page)
 \`src/nowhere/\`
+\`gantry nowhere\`, \`gantry perf nowhere\`, \`gantry perf net --nowhere\`, \`make nowhere\`, \`make test\`
 END
 check "$tmp/page.md" >"$tmp/out" && die "a page of falsehoods passes"
 for line in ':2: `gantry_result_name` is not defined in pool.c; it is in .*log\.' ':3: there is no file nowhere.c' \
 	":4: .tcp_link_$no. is in no source file" ":4: GANTRY_$no is in no source file" ':5: the link to nowhere.md is dead' \
-	':5: .* has no heading #nowhere' ':6: there is no folder src/nowhere/'; do
+	':5: .* has no heading #nowhere' ':6: there is no folder src/nowhere/' ':7: there is no command gantry nowhere' \
+	':7: there is no gantry perf nowhere' ':7: gantry perf has no option --nowhere' ':7: there is no target make nowhere'; do
 	grep -q "$line" "$tmp/out" || { cat "$tmp/out"; die "not found, or named wrongly: $line"; }
 done
-grep -q '#a-page' "$tmp/out" && die "a heading that is there is not found"
+grep -qE '#a-page|make test' "$tmp/out" && die "what is there is not found"
 
 # What is not installed is a dead link there, and a record without a line in the index is found.
 records=$tmp/tree/docs/design none=0002

@@ -282,7 +282,7 @@ static int read_answer(struct conn *c)
 
 	if (c->fd < 0 || c->answered || recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
 		return -1;
-	MUST(memcmp(in, "GANTRY\x02\n\x06\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
+	MUST(memcmp(in, "GANTRY\x02\n\x07\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
 	size = (in[10] == VERDICT_CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + in[12];
 	MUST(in[12] == (in[10] ? 0 : WIRE_WELCOME_SIZE) && (in[10] || c->peer));
 	MUST(recv(c->fd, in + 16, size - 16, MSG_DONTWAIT) == (ssize_t)size - 16);
@@ -589,7 +589,8 @@ static void finish(void) UNCHECKED
 	for (int i = 0; i < 4; i++)
 		pass_time(5);
 	MUST(!e->users && !e->nburied);
-	MUST(!count(&e->links) && !count(&e->opening) && !count(&e->shareable) && !count(&e->lingering));
+	MUST(!count(&e->links) && !count(&e->opening) && !count(&e->shareable) && !count(&e->lingering) &&
+	     !count(&e->promised));
 	MUST(!count(&e->connectors));
 	inet_loop_lock();
 	MUST(gantry_list_empty(&inet_arrivals.conns));

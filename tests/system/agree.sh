@@ -95,15 +95,15 @@ if [ $secrets = 1 ]; then
 	try "encryption without a secret" pair GANTRY_ENCRYPT=on "$both=on" -- '^init ERR_CONFIG .*GANTRY_ENCRYPT needs a secret'
 fi
 beside "version of the connecting side" hello -- \
-	'^welcome protocol version differs: 6 \(accepting side\) and 7 \(connecting side\)' \
-	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 6 \(accepting side\) and 7 \(connecting side\)'
+	'^welcome protocol version differs: 7 \(accepting side\) and 8 \(connecting side\)' \
+	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 7 \(accepting side\) and 8 \(connecting side\)'
 beside "another version with the cookie, then the peer" stray -- '^accept OK'
 GANTRY_SECRET=alpha beside "the same with a secret" stray -- '^accept OK'
 try "version of the accepting side, which refuses" welcome 2 -- \
-	'^connect ERR_VERSION .*protocol version differs: 7 \(accepting side\) and 6 \(connecting side\)'
+	'^connect ERR_VERSION .*protocol version differs: 8 \(accepting side\) and 7 \(connecting side\)'
 try "version of the accepting side, which does not" welcome 0 -- \
-	'^connect ERR_VERSION .*protocol version differs: 6 \(connecting side\) and 7 \(accepting side\)'
-try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 6 .*and 7 '
+	'^connect ERR_VERSION .*protocol version differs: 7 \(connecting side\) and 8 \(accepting side\)'
+try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 7 .*and 8 '
 for job in "${jobs[@]}"; do
 	wait "$job" || failed=1
 done

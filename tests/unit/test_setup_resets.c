@@ -145,6 +145,91 @@ static void try_place(void *ctx, bool resume)
 	UNTIL(links_are_gone());
 }
 
+/* ---- an answer that does not arrive ---- */
+
+static int first_held; /* atomic: nothing passes to the client on the relay's connections from this one on */
+
+static int64_t hold_answers(const struct relay_conn *c, int way)
+{
+	return way == TO_CLIENT && c - box.conns >= __atomic_load_n(&first_held, __ATOMIC_RELAXED) ? 0 : RELAY_ALL;
+}
+
+/* The first way is up; what is dialled from now on gets no answer. */
+static struct ends begin_held(void **ctx, const char *resume, const char *connect_timeout)
+{
+	struct ends first;
+
+	box.allow = hold_answers;
+	__atomic_store_n(&first_held, RELAY_CONNS, __ATOMIC_RELAXED);
+	relay_make(&box, 0, 1);
+	relay_advertise(&box);
+	relay_start(&box);
+	set_params("GANTRY_LANES", "1", "GANTRY_RESUME", resume, "GANTRY_TIMEOUT", "20s", "GANTRY_CONNECT_TIMEOUT",
+		   connect_timeout);
+	start(ctx, GANTRY_NET_UNDEF);
+	first = connect_ends(*ctx);
+	CHECK(exchange_message(&first, 100));
+	pthread_mutex_lock(&box.mu);
+	__atomic_store_n(&first_held, box.n, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&box.mu);
+	return first;
+}
+
+static void end_held(void *ctx, struct ends *first, struct ends *second)
+{
+	CHECK(exchange_message(first, 100)); /* the session lives */
+	close_ends(first);
+	close_ends(second);
+	UNTIL(links_are_gone());
+	CHECK_OK(ops->finalize(net, ctx));
+	relay_stop(&box);
+}
+
+/* The dialler of the second way never hears that it is to share the session, and gives up: whoever has accepted it hears of that. */
+static void never_answered(const char *resume)
+{
+	void *ctx;
+	struct ends first = begin_held(&ctx, resume, "2s"), second = connect_ends(ctx);
+
+	CHECK_EQ(second.sending, GANTRY_ERR_TIMEOUT);
+	CHECK(!exchange_message(&second, 100));
+	CHECK_EQ(second.receiving, GANTRY_ERR_PEER_CLOSED);
+	CHECK_HAS(gantry_last_error(), "GANTRY_CONNECT_TIMEOUT");
+	end_held(ctx, &first, &second);
+}
+TEST_CALL(never_answered_plain, never_answered("off"))
+TEST_CALL(never_answered_resumed, never_answered("on"))
+
+/* The answer is late: the second way is not accepted before the dialler has it. */
+TEST(answered_late)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct gantry_net_device_handle *none = NULL, *h;
+	struct ends second = {.sending = GANTRY_OK}, first;
+	void *ctx, *listen;
+
+	first = begin_held(&ctx, "off", "100s");
+	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
+	for (int i = 0; i < 300 || relay_passed(&box, TO_SERVER) == 0; i++) {
+		h = &second.w.handle;
+		CHECK_OK(ops->connect(net, ctx, 0, handle, &second.w.send, &none));
+		CHECK_OK(ops->accept(net, listen, &second.w.recv, &h));
+		CHECK(!second.w.send && !second.w.recv);
+		sleep_ms(1);
+	}
+	__atomic_store_n(&first_held, RELAY_CONNS, __ATOMIC_RELAXED);
+	WAIT_WHILE (!second.w.send || !second.w.recv) {
+		h = &second.w.handle;
+		if (!second.w.send)
+			CHECK_OK(ops->connect(net, ctx, 0, handle, &second.w.send, &none));
+		if (!second.w.recv)
+			CHECK_OK(ops->accept(net, listen, &second.w.recv, &h));
+	}
+	CHECK_OK(ops->close_listen(net, listen));
+	CHECK(exchange_message(&second, 100) && exchange_message(&second, 256 << 10));
+	end_held(ctx, &first, &second);
+}
+
 /* The next place: by steps, or half of the bytes, all but one, and all. */
 static int64_t place_after(int64_t at, int64_t last, int64_t step)
 {

@@ -193,7 +193,7 @@ TEST(check_hello_layout)
 	uint8_t b[WIRE_HELLO_SIZE];
 
 	CHECK_EQ(WIRE_HELLO_SIZE, 96);
-	CHECK_EQ(WIRE_VERSION, 6);
+	CHECK_EQ(WIRE_VERSION, 7);
 	memset(b, 0xee, sizeof(b));
 	wire_hello_encode(&h, b);
 	CHECK_BYTES(b, "\x18\x17\x16\x15\x14\x13\x12\x11");
@@ -205,7 +205,7 @@ TEST(check_hello_layout)
 			    "\x48\x47\x46\x45\x44\x43\x42\x41\0\0\x10\0\0\0\x01\0\x03\x04\x02\x01\x07\x06\0\0"
 			    "\x54\x53\x52\x51\0\0\0\0\x68\x67\x66\x65\x64\x63\x62\x61");
 	memset(&back, 0xee, sizeof(back));
-	CHECK_OK(wire_hello_decode(b, sizeof(b), 6, &back));
+	CHECK_OK(wire_hello_decode(b, sizeof(b), WIRE_VERSION, &back));
 	CHECK(memcmp(&back, &h, sizeof(h)) == 0);
 }
 
@@ -216,7 +216,7 @@ TEST(check_hello_refusals)
 
 	wire_hello_encode(&h, b);
 	for (size_t n = 0; n <= sizeof(b); n++)
-		CHECK_EQ(wire_hello_decode(b, n, 6, &back), n == 96 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, n, WIRE_VERSION, &back), n == 96 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 
 	/* Lanes: at least control and one bulk lane, at most 17, and this one among them. */
 	static const struct {
@@ -229,14 +229,15 @@ TEST(check_hello_refusals)
 		h.lane = lanes[i].lane;
 		h.lanes = lanes[i].lanes;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 96, 6, &back), lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 96, WIRE_VERSION, &back),
+			 lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	/* Where payload lands: in host memory, in the device's, or there if it comes from another host. */
 	h = a_hello();
 	for (int unpack = 0; unpack < 256; unpack++) {
 		h.unpack = (uint8_t)unpack;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 96, 6, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 96, WIRE_VERSION, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	CHECK_EQ(WIRE_UNPACK_NO, 0);
 	CHECK_EQ(WIRE_UNPACK_YES, 1);
@@ -246,7 +247,7 @@ TEST(check_hello_refusals)
 	for (int resume = 0; resume < 256; resume++) {
 		h.resume = (uint8_t)resume;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 96, 6, &back), resume <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 96, WIRE_VERSION, &back), resume <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	CHECK_EQ(INET_RESUME_NO, 0);
 	CHECK_EQ(INET_RESUME_YES, 1);
@@ -257,7 +258,7 @@ TEST(check_hello_refusals)
 	h.unpack = 99;
 	wire_hello_encode(&h, b);
 	for (size_t n = 0; n <= sizeof(b); n++)
-		CHECK_EQ(wire_hello_decode(b, n, 7, &back), n >= 24 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, n, WIRE_VERSION + 1, &back), n >= 24 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(back.listener, h.listener);
 	CHECK(memcmp(back.cookie, h.cookie, sizeof(h.cookie)) == 0);
 	CHECK_EQ(back.lanes, 0);
@@ -401,6 +402,7 @@ TEST(check_frame_layout)
 	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
 	CHECK_EQ(WIRE_FLAG_ACK, 8);
 	CHECK_EQ(WIRE_FLAG_DEEP, 16);
+	CHECK_EQ(WIRE_FLAG_SENDS, 32);
 }
 
 /* The short header. */
@@ -464,10 +466,11 @@ TEST(check_kind_layouts)
 			    .done_bits = 9,
 			    .consumed = 4,
 			    .received = 5,
+			    .sends = true,
 			    .has_tag = true,
 			    .tag = 7,
 			    .posted = 8}},
-		 {.kind = 2, .flags = 2, .seq = 3, .offset = 4, .total = 5, .tag = 7, .index = 8, .done_bits = 9}},
+		 {.kind = 2, .flags = 2 + 32, .seq = 3, .offset = 4, .total = 5, .tag = 7, .index = 8, .done_bits = 9}},
 		{{.kind = WIRE_RTS, .rts = {.seq = 3, .total = 6, .tag = 7, .index = 8}},
 		 {.kind = 3, .seq = 3, .total = 6, .tag = 7, .index = 8}},
 		{{.kind = WIRE_CLOSE, .close = {.bulk_sent = 3}}, {.kind = 4, .seq = 3}},
@@ -580,7 +583,7 @@ TEST(check_descriptor)
 	CHECK_EQ(decoded_descriptor(0, 256, 1, 0, 1), GANTRY_ERR_PROTOCOL);
 	CHECK_OK(decoded_descriptor(WIRE_FLAG_ACK | WIRE_FLAG_DEEP, 1, 5, 5, 10));
 	CHECK_OK(decoded_descriptor(0, 1, 1, UINT64_MAX - 1, UINT64_MAX));
-	CHECK_EQ(decoded_descriptor(32, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_descriptor(64, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_descriptor(0, 1, 0, 0, 0), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_descriptor(0, 1, 0, 5, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_descriptor(0, 1, 6, 5, 10), GANTRY_ERR_PROTOCOL);
@@ -633,7 +636,7 @@ TEST(check_frame_refusals)
 			 (kind >= 2 && kind <= 5) || kind == 8); /* DATA, DESCRIPTOR, ARRIVED and STOPPED need more */
 	}
 	b[0] = WIRE_STATE;
-	for (int bit = 5; bit < 8; bit++) { /* 0 to 4 are flags */
+	for (int bit = 6; bit < 8; bit++) { /* 0 to 5 are flags */
 		b[1] = (uint8_t)(1 << bit);
 		CHECK_EQ(wire_frame_decode(b, 0, &back), GANTRY_ERR_PROTOCOL);
 	}

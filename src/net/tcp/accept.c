@@ -8,7 +8,8 @@
  *
  * Any socket may be lost before its answer has arrived, and the peer dials again with the same session: it is answered as the first
  * time. A link is handed out when the peer has shown by a byte on lane 0 that all its answers have arrived; until then
- * each of its lanes may be dialled again.
+ * each of its lanes may be dialled again. The second direction of a link is handed out when the peer says on lane 0 that it sends
+ * there: the answer that told it to share the link has arrived.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -129,6 +130,12 @@ void tcp_listener_close(struct tcp_listener *l)
 	if (l->served)
 		tcp_network.served[tcp_network.nserved++ % TCP_SERVED] = l->id;
 	gantry_list_each_entry_safe (link, &l->ready, struct tcp_link, waiting) {
+		gantry_list_remove(&link->waiting);
+		tcp_link_drop_rx(link);
+	}
+	gantry_list_each_entry_safe (link, &tcp_network.promised, struct tcp_link, waiting) {
+		if (link->rx_listener != l->id)
+			continue;
 		gantry_list_remove(&link->waiting);
 		tcp_link_drop_rx(link);
 	}
@@ -317,7 +324,8 @@ bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_ver
 	return inet_conn_accept(c, out, sizeof(out));
 }
 
-/* The listener's direction is the free one of a link that is there: that is told, and this socket has served. */
+/* The listener's direction is the free one of a link that is there: that is told, and this socket has served. The peer says over
+ * the link that it knows. */
 static void share(struct inet_conn *c, const struct wire_hello *h, const struct tcp_listener *listener,
 		  struct tcp_link *l, struct wire_welcome *w) REQUIRES(loop_mu)
 {
@@ -333,8 +341,35 @@ static void share(struct inet_conn *c, const struct wire_hello *h, const struct 
 	gantry_list_remove(&l->waiting);
 	l->rx_state = TCP_RESERVED;
 	l->rx_listener = listener->id;
+	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout;
 	if (l->up)
-		tcp_link_deliver(l);
+		gantry_list_append(&tcp_network.promised, &l->waiting);
+}
+
+static void fulfil_promise(struct tcp_link *l) REQUIRES(loop_mu)
+{
+	gantry_list_remove(&l->waiting);
+	tcp_link_deliver(l);
+}
+
+void tcp_accept_promised(uint64_t now)
+{
+	char why[128];
+
+	gantry_list_each_entry_safe (l, &tcp_network.promised, struct tcp_link, waiting) {
+		tcp_link_service(l, 0); /* nobody else may read */
+		if (now > l->linger_until) {
+			snprintf(why, sizeof(why),
+				 "the peer was told to share this link, and did not within %.3g s "
+				 "(GANTRY_CONNECT_TIMEOUT)",
+				 (double)gantry_params()->connect_timeout / 1e9);
+			tcp_link_end_rx(l, why);
+			fulfil_promise(l);
+		} else if (load_relaxed(&l->rx.peer_sends) || load_relaxed(&l->rx.peer_closed) || tcp_link_failed(l) ||
+			   !tcp_listener_find(l->rx_listener)) {
+			fulfil_promise(l);
+		}
+	}
 }
 
 /*
@@ -539,5 +574,6 @@ static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 void tcp_accept_tick(uint64_t now)
 {
 	tcp_accept_reconsider();
+	tcp_accept_promised(now);
 	drop_stale_links(now);
 }

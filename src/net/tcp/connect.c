@@ -434,7 +434,7 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 	if (!l || !l->up)
 		return NULL;
 	link_mu_lock(&l->mu);
-	*ret_gone = l->tx_state != TCP_UNUSED || l->end.hung_up || tcp_link_failed(l);
+	*ret_gone = l->tx_state != TCP_UNUSED || l->end.hung_up || l->tx.peer_closed || tcp_link_failed(l);
 	l->tx.wanted |= !*ret_gone;
 	link_mu_unlock(&l->mu);
 	return *ret_gone ? NULL : l;
@@ -477,10 +477,12 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 	if (c->state == TCP_WAIT_SESSION) {
 		struct tcp_link *l = session_link(c, &gone);
 
-		if (l)
+		if (l) {
 			finish(c, l);
-		else if (gone)
+			tcp_link_confirm(l);
+		} else if (gone) {
 			begin(c, now);
+		}
 	} else if (gantry_list_empty(&c->attempts) && now >= c->retry_at) {
 		begin(c, now);
 	}

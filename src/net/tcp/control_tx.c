@@ -65,6 +65,7 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 			  .done_bits = done_behind(rx),
 			  .consumed = rx->consumed,
 			  .received = l->resume.got,
+			  .sends = l->tx.wanted || l->tx.closed,
 			  .has_tag = t != NULL,
 			  .tag = t ? t->tag : 0,
 			  .posted = t ? t->posted : 0},

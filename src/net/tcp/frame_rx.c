@@ -351,6 +351,8 @@ static int on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(lin
 	if (check_state(l, s))
 		return -1;
 	gantry_event_put(GANTRY_EV_STATE_RX, l->session.id, s->posted, s->done);
+	if (s->sends)
+		store_relaxed(&l->rx.peer_sends, true);
 	if (s->has_tag) {
 		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
 

@@ -15,7 +15,7 @@
 #include "net/tcp/wire.h"
 
 enum {
-	WIRE_VERSION = 6,
+	WIRE_VERSION = 7,
 	WIRE_HELLO_SIZE = 96,
 	WIRE_WELCOME_SIZE = 224,
 	WIRE_COOKIE_SIZE = 16,

@@ -178,6 +178,13 @@ static void end_direction(struct tcp_link *l, struct tcp_end *end, const char *w
 	LOG_INFO(NET, "%s", end->text);
 }
 
+void tcp_link_end_rx(struct tcp_link *l, const char *why)
+{
+	link_mu_lock(&l->mu);
+	end_direction(l, &l->rx.end, why);
+	link_mu_unlock(&l->mu);
+}
+
 /* Somebody waits for what the link carries. */
 static bool is_missed(const struct tcp_link *l) REQUIRES(link_mu)
 {

@@ -382,7 +382,7 @@ struct tcp_end {
 
 enum tcp_direction_state {
 	TCP_UNUSED,   /* nobody has asked for this direction yet */
-	TCP_RESERVED, /* promised to a connector or listener, the link is not up yet */
+	TCP_RESERVED, /* promised to a connector or listener: the link is not up yet, or the peer has not confirmed */
 	TCP_OPEN,
 	TCP_CLOSED, /* by this side */
 };
@@ -478,6 +478,7 @@ struct tcp_rx {
 	bool heartbeat_due;
 	bool closed; /* by this side */
 	bool tell_close;
+	bool peer_sends;  /* the peer has a comm that sends; read without the lock */
 	bool peer_closed; /* the peer's sending side is, hint; it had sent this much: */
 	uint64_t peer_bulk_sent;
 	struct tcp_end end;
@@ -547,7 +548,7 @@ struct tcp_link {
 	int up GUARDED_BY(loop_mu); /* all lanes are there */
 	enum tcp_direction_state tx_state GUARDED_BY(loop_mu), rx_state GUARDED_BY(loop_mu);
 	uint64_t rx_listener GUARDED_BY(loop_mu);  /* who gets the receiving direction when the link is up */
-	uint64_t linger_until GUARDED_BY(loop_mu); /* ns */
+	uint64_t linger_until GUARDED_BY(loop_mu); /* ns; of a promised one: when the peer must have confirmed */
 	int watched;				   /* atomic: a user of it does not look for stalls itself */
 	int standing_receives;			   /* atomic: posted receives are no reason to miss the peer */
 	struct tcp_stall stall[2];		   /* receiving, sending */
@@ -574,6 +575,8 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link);
 void tcp_link_free(struct tcp_link *l); /* closes what is open; accepts NULL */
 gantry_result tcp_link_open_tx(struct tcp_link *l) REQUIRES(link_mu);
 gantry_result tcp_link_open_rx(struct tcp_link *l) REQUIRES(link_mu);
+/* No more will come in the receiving direction: whoever receives hears why. */
+void tcp_link_end_rx(struct tcp_link *l, const char *why) EXCLUDES(link_mu);
 /* Give all buffers back to their owners at once; what the stream still needs to keep its framing is kept. */
 void tcp_link_close_tx(struct tcp_link *l) EXCLUDES(lane_tx_mu, control_mu, link_mu);
 void tcp_link_close_rx(struct tcp_link *l) EXCLUDES(lane_rx_mu, control_mu, link_mu);

@@ -25,6 +25,7 @@ static void init_lists(struct tcp_network *e)
 	gantry_list_init(&e->connectors);
 	gantry_list_init(&e->opening);
 	gantry_list_init(&e->shareable);
+	gantry_list_init(&e->promised);
 	for (int i = 0; i < TCP_BUCKETS; i++) {
 		gantry_list_init(&e->sessions[i]);
 		gantry_list_init(&e->listeners[i]);
@@ -69,7 +70,8 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 	const struct tcp_network *e = &tcp_network;
 	uint64_t resume = tcp_resume_due(), due;
 
-	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || inet_conn_waiting(&tcp_service, NULL))
+	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || !gantry_list_empty(&e->promised) ||
+	    inet_conn_waiting(&tcp_service, NULL))
 		due = e->ticked + busy_tick_ns;
 	else
 		due = e->ticked + (gantry_list_empty(&e->links) ? idle_tick_ns : tcp_alive_interval());

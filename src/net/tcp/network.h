@@ -126,6 +126,8 @@ struct tcp_network {
 	struct gantry_list opening GUARDED_BY(loop_mu);
 	/* Links of ours that are up and whose receiving direction nobody uses yet. */
 	struct gantry_list shareable GUARDED_BY(loop_mu);
+	/* Links of ours whose receiving direction was promised to a peer, that has not confirmed yet that it sends. */
+	struct gantry_list promised GUARDED_BY(loop_mu);
 	/* By id. A process with many ranks has thousands, and every call of connect and every hello looks one up. */
 	struct gantry_list listeners[TCP_BUCKETS] GUARDED_BY(loop_mu);
 	struct gantry_list connectors_by_id[TCP_BUCKETS] GUARDED_BY(loop_mu);
@@ -184,7 +186,8 @@ void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seal
 		   const struct tcp_context *ctx, const char *device) REQUIRES(loop_mu);
 /* All lanes are there: hand the directions to who waits for them. */
 void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
-/* The side that has opened it knows that all lanes are there, and says so: a frame on lane 0. */
+/* The side that has opened it knows that all lanes are there, or the other one that it may send over it too: a frame on lane 0
+ * says so. */
 void tcp_link_confirm(struct tcp_link *l) REQUIRES(loop_mu);
 /* Gives the receiving direction to its listener, or drops it if that is gone. */
 void tcp_link_deliver(struct tcp_link *l) REQUIRES(loop_mu);
@@ -205,6 +208,8 @@ bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_ver
 const char *tcp_conn_device(const struct inet_conn *c); /* to bind its socket to; NULL: to none */
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
 void tcp_accept_reconsider(void) REQUIRES(loop_mu);
+/* Receiving directions that were promised: those that are confirmed, or will not be (now: ns), are handed out. */
+void tcp_accept_promised(uint64_t now) REQUIRES(loop_mu);
 void tcp_accept_tick(uint64_t now) REQUIRES(loop_mu);
 
 /* connect.c. Takes over the rx_memory. */

@@ -317,8 +317,10 @@ void tcp_link_up(struct tcp_link *l)
 {
 	char local[GANTRY_ADDR_TEXT], peer[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_ticks();
+	bool promised;
 
 	l->last.heard = l->last.told = l->last.progressed = l->last.acked_at = now;
+	promised = l->session.initiator && l->rx_state == TCP_RESERVED;
 	end_opening(l);
 	l->up = 1;
 	if (l->session.initiator && l->rx_state == TCP_UNUSED)
@@ -338,6 +340,8 @@ void tcp_link_up(struct tcp_link *l)
 	gantry_trace_link(l->session.id, l->session.peer);
 	gantry_event_put(GANTRY_EV_LINK_UP, l->session.id, (uint64_t)l->nlanes, (uint64_t)l->session.dev);
 	tcp_workers_know(l);
-	if (l->rx_state == TCP_RESERVED)
+	if (promised)
+		gantry_list_append(&tcp_network.promised, &l->waiting);
+	else if (l->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);
 }

@@ -333,6 +333,8 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 	if (inet_forked(l->forks))
 		return inet_refuse_forked("accept");
 	inet_loop_lock();
+	if (!l->nready && !gantry_list_empty(&tcp_network.promised))
+		tcp_accept_promised(0); /* not only with the next tick */
 	if (l->nready) {
 		link = gantry_container(l->ready.next, struct tcp_link, waiting);
 		gantry_list_remove(&link->waiting);

@@ -50,7 +50,7 @@ static void put_state(const struct wire_state *s, uint8_t out[WIRE_FRAME_SIZE])
 {
 	put64(out + FRAME_SEQ, s->done);
 	put64(out + FRAME_OFFSET, s->consumed);
-	out[FRAME_FLAGS] = s->has_tag ? WIRE_FLAG_TAG : 0;
+	out[FRAME_FLAGS] = (uint8_t)((s->has_tag ? WIRE_FLAG_TAG : 0) | (s->sends ? WIRE_FLAG_SENDS : 0));
 	put64(out + FRAME_TOTAL, s->received);
 	put32(out + FRAME_TAG, s->tag);
 	put32(out + FRAME_INDEX, s->posted);
@@ -197,6 +197,7 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 					       .done_bits = last,
 					       .consumed = offset,
 					       .received = total,
+					       .sends = in[FRAME_FLAGS] & WIRE_FLAG_SENDS,
 					       .has_tag = in[FRAME_FLAGS] & WIRE_FLAG_TAG,
 					       .tag = tag,
 					       .posted = index};

@@ -209,7 +209,7 @@ def people(root):
 def room(path):
     """The folder that a file is counted under; None: it is not counted. Recorded data is no code."""
     parts = path.split("/")
-    if parts[0] not in ("src", "tools", "tests", "include") or not re.search(r"\.(c|h|cu|cc|def|sh|py)$", path):
+    if parts[0] not in ("src", "tools", "tests", "include") or not re.search(r"\.(c|h|cu|cc|def|sh|py|html|js)$", path):
         return None
     if path.startswith("tests/api/"):
         return None

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `gantry report`: figures whose points, ticks and ratios can be told beforehand; foreign text; files that are not
- * good. */
+/* `gantry report`: figures whose points, ticks and ratios are known beforehand; foreign text; files that are not good. How a
+ * page looks is tested by tests/system/report.sh. */
 #include <math.h>
 #include <sys/stat.h>
 
 #include "cmd.h"
-#include "report.h"
+#include "report/report.h"
 #include "tool_folder.h"
 
 #define COMMAND(...) command(cmd_report, (const char *const[]){"report", __VA_ARGS__, NULL})
@@ -22,100 +22,32 @@ static int files_in_dir(void)
 	return n - 2;
 }
 
-/* ---- axes ---- */
-
-static void check_labels(const struct report_axis *a, const char *labels)
-{
-	char text[512] = "";
-
-	for (size_t i = 0; i < a->nticks; i++) {
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i ? ", " : "", a->ticks[i].label);
-		CHECK(a->ticks[i].at >= a->lo * 0.999 && a->ticks[i].at <= a->hi * 1.001);
-	}
-	CHECK_STR(text, labels);
-}
-
 #define MU "\302\265"
 #define TIMES "\303\227"
 
-TEST(test_axes)
+/* The texts of a picture below its heading, ticks first, are these. */
+static void check_picture(const char *file, const char *plot, const char *section, const char *expected)
 {
-	const double kib = 1024, mib = 1048576;
-	struct report_axis a;
+	char texts[1024] = "", *svg, *p;
 
-	report_size_axis(64, 64 * mib, &a);
-	check_labels(&a, "64 B, 1 KiB, 64 KiB, 1 MiB, 64 MiB");
-	report_size_axis(mib, 64 * mib, &a);
-	check_labels(&a, "1 MiB, 2 MiB, 4 MiB, 8 MiB, 16 MiB, 32 MiB, 64 MiB");
-	report_size_axis(8, 32 * kib, &a);
-	check_labels(&a, "16 B, 64 B, 256 B, 1 KiB, 4 KiB, 16 KiB");
-	report_size_axis(1, 1e15, &a);
-	check_labels(&a, "1 B, 1 KiB, 1 MiB, 1 GiB, 1 TiB");
-	report_size_axis(100001, 100003, &a); /* no power of two between them */
-	check_labels(&a, "97.7 KiB, 97.7 KiB");
-	report_size_axis(kib, kib, &a);
-	check_labels(&a, "1 KiB");
-	CHECK(fabs(report_axis_at(&a, kib) - 0.5) < 1e-9);
+	CHECK_EQ(COMMAND(file, "--svg", plot, "--section", section, "-o", "%picture.svg"), 0);
+	svg = slurp("picture.svg");
+	p = strstr(svg, "better</text>");
+	p = p ? p : strstr(svg, "peer</text>\n");
+	CHECK(p != NULL);
+	for (p += 10; (p = strchr(p, '>')); p++) {
+		size_t n = strcspn(p + 1, "<"), used = strlen(texts);
 
-	report_value_axis(0.15, 12.5, REPORT_PLOT_BANDWIDTH, &a);
-	CHECK(fabs(a.lo - 0.1) < 1e-9 && fabs(a.hi - 20) < 1e-9);
-	check_labels(&a, "0.1, 0.2, 0.5, 1, 2, 5, 10, 20");
-	report_value_axis(3.4, 13252, REPORT_PLOT_LATENCY, &a);
-	CHECK(fabs(a.lo - 2) < 1e-9 && fabs(a.hi - 20000) < 1e-6);
-	check_labels(&a, "10 " MU "s, 100 " MU "s, 1 ms, 10 ms");
-	report_value_axis(1, 3.38, REPORT_PLOT_RATIO, &a);
-	check_labels(&a, "1" TIMES ", 1.5" TIMES ", 2" TIMES ", 3" TIMES ", 4" TIMES ", 5" TIMES);
-	report_value_axis(1e-9, 1e12, REPORT_PLOT_CPU, &a);
-	CHECK(a.nticks >= 2 && a.nticks <= REPORT_TICKS_MAX);
-	report_value_axis(7, 7, REPORT_PLOT_BANDWIDTH, &a); /* a single value has room on both sides */
-	CHECK(a.lo < 7 && a.hi > 7 && a.nticks >= 2);
-
-	a = (struct report_axis){.lo = 1, .hi = 10000};
-	CHECK(fabs(report_axis_at(&a, 100) - 0.5) < 1e-9);
-	CHECK(!report_drawable(0) && !report_drawable(-1) && !report_drawable(NAN) && report_drawable(1));
-}
-
-static void check_size(double bytes, int exact, const char *name)
-{
-	char buf[32];
-
-	CHECK_STR(report_size_name(bytes, exact, buf), name);
-}
-
-static void check_number(double v, const char *name)
-{
-	char buf[32];
-
-	CHECK_STR(report_number(v, buf), name);
-}
-
-static void check_value(double v, enum report_kind kind, const char *name)
-{
-	char buf[32];
-
-	CHECK_STR(report_value(v, kind, buf), name);
-}
-
-TEST(test_numbers)
-{
-	check_size(0, 1, "0 B");
-	check_size(1023, 1, "1023 B");
-	check_size(1536, 1, "1.5 KiB");
-	check_size(1048577, 1, "1048577 B");
-	check_size(1048577, 0, "1 MiB");
-	check_size(67108864, 1, "64 MiB");
-	check_number(0, "0");
-	check_number(0.029, "0.029");
-	check_number(12.4698, "12.47");
-	check_number(13252.4, "13252");
-	check_value(3.42252, REPORT_PLOT_LATENCY, "3.42 " MU "s");
-	check_value(13252.4, REPORT_PLOT_LATENCY, "13.3 ms");
-	check_value(999.9, REPORT_PLOT_LATENCY, "1 ms");
-	check_value(0.148, REPORT_PLOT_LATENCY, "148 ns");
-	check_value(2e6, REPORT_PLOT_LATENCY, "2 s");
-	check_value(-0.002, REPORT_PLOT_LATENCY, "-2 ns"); /* no measurement gives that, a file may have it */
-	check_value(11.8593, REPORT_PLOT_BANDWIDTH, "11.9 GB/s");
-	check_value(0.5, REPORT_PLOT_RATIO, "0.5" TIMES);
+		if (n && p[1] != '\n')
+			snprintf(texts + used, sizeof(texts) - used, "%s%.*s", used ? "|" : "", (int)n, p + 1);
+	}
+	for (const char *name[] = {"&#8230;", "\342\200\246", "&#39;", "'", NULL}, **e = name; *e; e += 2)
+		while ((p = strstr(texts, *e))) {
+			memmove(p + strlen(e[1]), p + strlen(*e), strlen(p + strlen(*e)) + 1);
+			memcpy(p, e[1], strlen(e[1]));
+		}
+	CHECK_STR(texts, expected);
+	free(svg);
 }
 
 /* ---- lines to points ---- */
@@ -144,7 +76,7 @@ static void check_point(const struct report_series *s, size_t i, double bytes, d
 	CHECK(fabs(p->max - max) < 1e-9);
 }
 
-static void read_all(struct report *r, const char *const *names)
+static void read_all(struct report *r, const char *only, const char *const *names)
 {
 	static char paths[4][256];
 	char why[512];
@@ -154,9 +86,9 @@ static void read_all(struct report *r, const char *const *names)
 		if (report_read(r, in_dir(names[i], paths[i]), why, sizeof(why)))
 			TEST_FAIL("%s", why);
 	}
-	CHECK_EQ(report_finish(r), 0);
+	CHECK_EQ(report_finish(r, only), 0);
 }
-#define READ(r, ...) read_all(r, (const char *const[]){__VA_ARGS__, NULL})
+#define READ(r, only, ...) read_all(r, only, (const char *const[]){__VA_ARGS__, NULL})
 
 #define HEAD                                                                                                           \
 	"{\"machine\": \"m\", \"command\": \"gantry perf net --raw -b 64 --lanes 3\", \"commit\": \"c1\", "            \
@@ -172,32 +104,34 @@ static const char net[] =
 	     "{\"bytes\": 1048576, \"bw_gbs\": 9, \"raw_bw_gbs\": 2}\n"
 	     "{\"bytes\": 1048576, \"bw_gbs\": 7, \"raw_bw_gbs\": 2}\n";
 
-static const struct report_plot *find_plot(const struct report_plan *p, size_t section, enum report_kind kind)
+/* How many times better a series is than what it is compared with, a peer or another series, at a size that both have. */
+static double ratio(const struct report *r, enum report_quantity q, const char *own, const char *other, double bytes)
 {
-	CHECK(section < p->nsections);
-	for (size_t i = 0; i < p->sections[section].nplots; i++)
-		if (p->sections[section].plots[i].kind == kind)
-			return &p->sections[section].plots[i];
-	TEST_FAIL("no plot of kind %d", kind);
-}
+	for (size_t i = 0; i < r->nseries * r->nseries; i++) {
+		const struct report_series *a = &r->series[i / r->nseries], *b = &r->series[i % r->nseries];
+		struct report_point points[8];
+		size_t n;
 
-static const struct report_line *find_line(const struct report_plot *p, const char *name)
-{
-	for (size_t i = 0; i < p->nlines; i++)
-		if (!strcmp(p->lines[i].name, name))
-			return &p->lines[i];
-	TEST_FAIL("no line %s", name);
+		if (a->quantity != q || strcmp(a->name, own) != 0 || !report_is_peer(a, b) ||
+		    strcmp(b->peer ? b->peer : b->name, other) != 0)
+			continue;
+		n = report_ratio(a, b, NULL);
+		CHECK(n <= 8);
+		CHECK_EQ(report_ratio(a, b, points), n);
+		for (size_t k = 0; k < n; k++)
+			if (points[k].bytes == bytes)
+				return points[k].median;
+	}
+	return NAN;
 }
 
 TEST(test_net)
 {
 	const struct report_series *s;
-	const struct report_plot *p;
-	struct report_plan plan;
 	struct report r;
 
 	put("net.jsonl", net);
-	READ(&r, "net.jsonl");
+	READ(&r, NULL, "net.jsonl");
 	CHECK_EQ(r.files[0].rows, 4);
 	CHECK_EQ(r.files[0].unknown, 0);
 	s = find(&r, 0, REPORT_BANDWIDTH, "gantry, lanes 3", NULL);
@@ -206,26 +140,19 @@ TEST(test_net)
 	check_point(s, 1, 1048576, 6, 7, 9);
 	check_point(find(&r, 0, REPORT_LATENCY, "gantry, lanes 3", "raw TCP"), 0, 1048576, 300, 300, 300);
 
-	CHECK_EQ(report_plan(&r, NULL, &plan), 0);
-	CHECK_EQ(plan.nsections, 1);
-	CHECK_STR(plan.sections[0].title, "perf net");
-	p = find_plot(&plan, 0, REPORT_PLOT_BANDWIDTH);
-	CHECK_EQ(p->nlines, 2);
-	CHECK(p->lines[0].style != p->lines[1].style && p->lines[1].dashed && !p->lines[0].dashed);
+	CHECK_EQ(r.nsections, 1);
+	CHECK_STR(r.sections[0].title, "perf net");
+	CHECK(!report_is_beside(s) && report_is_beside(find(&r, 0, REPORT_BANDWIDTH, "gantry, lanes 3", "raw TCP")));
 	/* Up is better whatever the quantity: 7/2 of the bandwidth, a third of the time, twice the CPU time. */
-	p = find_plot(&plan, 0, REPORT_PLOT_RATIO);
-	CHECK_EQ(p->nlines, 3);
-	CHECK(fabs(find_line(p, "bandwidth to raw TCP")->points[0].median - 3.5) < 1e-9);
-	CHECK(fabs(find_line(p, "latency to raw TCP")->points[0].median - 3) < 1e-9);
-	CHECK(fabs(find_line(p, "CPU time to raw TCP")->points[0].median - 0.5) < 1e-9);
-	report_plan_free(&plan);
+	CHECK(fabs(ratio(&r, REPORT_BANDWIDTH, "gantry, lanes 3", "raw TCP", 1048576) - 3.5) < 1e-9);
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "gantry, lanes 3", "raw TCP", 1048576) - 3) < 1e-9);
+	CHECK(fabs(ratio(&r, REPORT_CPU, "gantry, lanes 3", "raw TCP", 1048576) - 0.5) < 1e-9);
+	CHECK(isnan(ratio(&r, REPORT_BANDWIDTH, "gantry, lanes 3", "raw TCP", 1024)));
 	report_free(&r);
 }
 
 TEST(test_bench)
 {
-	const struct report_plot *p;
-	struct report_plan plan;
 	struct report r;
 
 	put("bench.jsonl",
@@ -240,7 +167,7 @@ TEST(test_bench)
 	    "{\"variant\": \"p0\", \"gbs\": {\"copy\": 1}}\n"
 	    "{\"variant\": \"p1\", \"gbs\": {\"copy\": 2}}\n"
 	    "{\"bytes\": 1, \"time_us\": 1}\n");
-	READ(&r, "bench.jsonl");
+	READ(&r, "ALL-REDUCE", "bench.jsonl");
 	CHECK_EQ(r.files[0].rows, 5);
 	CHECK_EQ(r.files[0].checks, 1);
 	CHECK_EQ(r.files[0].failures, 1);
@@ -248,28 +175,21 @@ TEST(test_bench)
 	CHECK_STR(r.files[0].unknown_lines, "9-11");
 	CHECK_STR(r.files[0].unknown_keys, "variant, gbs");
 	check_point(find(&r, 0, REPORT_BANDWIDTH, "raw TCP, 1 stream", NULL), 0, NAN, 5, 5, 5);
-	CHECK_EQ(report_plan(&r, "ALL-REDUCE", &plan), 0);
-	CHECK_EQ(plan.nsections, 1);
-	p = find_plot(&plan, 0, REPORT_PLOT_BANDWIDTH);
-	CHECK(find_line(p, "raw TCP, 1 stream")->level && !find_line(p, "Gantry")->level);
-	CHECK_STR(p->lines[0].name, "Gantry"); /* not what it is compared with */
-	p = find_plot(&plan, 0, REPORT_PLOT_RATIO);
-	CHECK_EQ(p->nlines, 1);
-	CHECK_STR(p->lines[0].name, "Gantry to NCCL Socket");
-	CHECK(fabs(p->lines[0].points[0].median - 1.5) < 1e-9);
-	CHECK(fabs(p->lines[0].points[1].median - 2.5) < 1e-9);
-	report_plan_free(&plan);
-	CHECK_EQ(report_plan(&r, "perf net", &plan), 0);
-	CHECK_EQ(plan.nsections, 0);
-	report_plan_free(&plan);
+	CHECK_EQ(r.nsections, 1);
+	CHECK(report_is_beside(find(&r, 0, REPORT_BANDWIDTH, "raw TCP, 1 stream", NULL)));
+	CHECK(report_is_beside(find(&r, 0, REPORT_LATENCY, "NCCL Socket", NULL)));
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "Gantry", "NCCL Socket", 1024) - 1.5) < 1e-9);
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "Gantry", "NCCL Socket", 1048576) - 2.5) < 1e-9);
+	CHECK(isnan(ratio(&r, REPORT_BANDWIDTH, "Gantry", "NCCL Socket", 1024))); /* it is the time's */
+	report_free(&r);
+	READ(&r, "perf net", "bench.jsonl");
+	CHECK_EQ(r.nsections, 0);
 	report_free(&r);
 }
 
 /* Lines of bench/coll_compare.py: a section for each operation, ranks and transport; Gantry beside each library. */
 TEST(test_libraries)
 {
-	const struct report_plot *p;
-	struct report_plan plan;
 	struct report r;
 
 #define ROW(library, op, bytes, time)                                                                                  \
@@ -285,19 +205,14 @@ TEST(test_libraries)
 	    ROW("gantry", "broadcast", "8", "1"));
 	/* clang-format on */
 #undef ROW
-	READ(&r, "libraries.jsonl");
+	READ(&r, "coll_compare", "libraries.jsonl");
 	CHECK_EQ(r.files[0].rows, 8);
 	CHECK_EQ(r.files[0].unknown, 0);
-	CHECK_EQ(report_plan(&r, "coll_compare", &plan), 0);
-	CHECK_EQ(plan.nsections, 2);
-	CHECK_STR(plan.sections[0].group, "all_reduce, 2 ranks, net");
-	p = find_plot(&plan, 0, REPORT_PLOT_RATIO);
-	CHECK_EQ(p->nlines, 2);
-	CHECK_STR(p->lines[0].name, "Gantry to OpenMPI");
-	CHECK(fabs(p->lines[0].points[0].median - 2) < 1e-9);
-	CHECK(fabs(p->lines[0].points[1].median - 3) < 1e-9);
-	CHECK(fabs(find_line(p, "Gantry to gloo")->points[0].median - 6) < 1e-9);
-	report_plan_free(&plan);
+	CHECK_EQ(r.nsections, 2);
+	CHECK_STR(r.sections[0].group, "all_reduce, 2 ranks, net");
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "Gantry", "OpenMPI", 8) - 2) < 1e-9);
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "Gantry", "OpenMPI", 64) - 3) < 1e-9);
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "Gantry", "gloo", 8) - 6) < 1e-9);
 	report_free(&r);
 }
 
@@ -305,7 +220,6 @@ TEST(test_libraries)
  * beside out of place. */
 TEST(test_collectives)
 {
-	struct report_plan plan;
 	struct report r;
 
 #define ROW(op, type, redop, root, bytes, time, in_place)                                                              \
@@ -321,26 +235,22 @@ TEST(test_collectives)
 	    "{\"wrong_elements\": 0, \"avg_busbw_gbs\": 1, \"ok\": true}\n");
 	/* clang-format on */
 #undef ROW
-	READ(&r, "collectives.jsonl");
+	READ(&r, "collectives", "collectives.jsonl");
 	CHECK_EQ(r.files[0].rows, 3);
 	CHECK_EQ(r.files[0].checks, 1);
 	CHECK_EQ(r.files[0].unknown, 0);
-	CHECK_EQ(report_plan(&r, "collectives", &plan), 0);
-	CHECK_EQ(plan.nsections, 2);
-	CHECK_STR(plan.sections[0].group, "all_reduce, 2 ranks, host");
-	CHECK_STR(plan.sections[1].group, "broadcast, 2 ranks, host");
+	CHECK_EQ(r.nsections, 2);
+	CHECK_STR(r.sections[0].group, "all_reduce, 2 ranks, host");
+	CHECK_STR(r.sections[1].group, "broadcast, 2 ranks, host");
 	CHECK_STR(r.series[0].name, "float sum, ring");
 	CHECK_STR(r.series[r.nseries - 1].name, "half, root 1, ring");
-	CHECK(fabs(find_plot(&plan, 0, REPORT_PLOT_RATIO)->lines[0].points[0].median - 0.5) < 1e-9);
-	report_plan_free(&plan);
+	CHECK(fabs(ratio(&r, REPORT_LATENCY, "float sum, ring", "in place", 8) - 0.5) < 1e-9);
 	report_free(&r);
 }
 
 /* Names by options, groups by pattern; bars where there is one size; commits apart; wrong bytes, warnings. */
 TEST(test_kinds)
 {
-	const struct report_plot *p;
-	struct report_plan plan;
 	struct report r;
 
 	put("kinds.jsonl", "{\"command\": \"gantry perf sendrecv --transport shm --threads -b 8 -e 64 --json\", "
@@ -360,7 +270,7 @@ TEST(test_kinds)
 			   "{\"machine\": \"m\", \"rows\": [{\"path\": \"host: because\", \"bytes\": 7, \"gbs\": 5}, "
 			   "{\"path\": \"host\", \"gbs\": "
 			   "6}]}\n");
-	READ(&r, "kinds.jsonl");
+	READ(&r, NULL, "kinds.jsonl");
 	CHECK_EQ(r.files[0].rows, 6);
 	CHECK_EQ(r.files[0].unknown, 0);
 	CHECK_EQ(r.files[0].wrong_rows, 1);
@@ -372,64 +282,105 @@ TEST(test_kinds)
 	for (size_t i = 0; i < r.nseries; i++) /* memcpy of 8 bytes says nothing */
 		CHECK(!r.series[i].peer || strcmp(r.series[i].peer, "memcpy") != 0);
 
-	CHECK_EQ(report_plan(&r, NULL, &plan), 0);
-	CHECK_EQ(plan.nsections, 3);
-	CHECK_STR(plan.sections[0].title, "perf sendrecv: ring, 2 ranks");
-	CHECK_STR(plan.sections[1].title, "perf unpack: unpack, 8 blocks");
-	p = find_plot(&plan, 1, REPORT_PLOT_BANDWIDTH);
-	CHECK(p->bars);
-	CHECK_EQ(p->nlines, 4);
-	CHECK_STR(p->lines[0].category, "odd (c1)");
-	CHECK_STR(p->lines[3].category, "odd (c2)");
-	CHECK_STR(p->lines[3].bar, "NCCL's loop");
-	p = find_plot(&plan, 2, REPORT_PLOT_BANDWIDTH);
-	CHECK_EQ(p->nlines, 2); /* both sizes of one name have their bars */
-	CHECK_STR(p->lines[0].category, "host path");
-	CHECK_STR(p->lines[1].category, "host path, 7 B");
-	report_plan_free(&plan);
+	CHECK_EQ(r.nsections, 3);
+	CHECK_STR(r.sections[0].title, "perf sendrecv: ring, 2 ranks");
+	CHECK_STR(r.sections[1].title, "perf unpack: unpack, 8 blocks");
 	report_free(&r);
+	/* Bars: two commits with their peer, both sizes of one name. */
+	check_picture("%kinds.jsonl", "bandwidth", "unpack",
+		      "odd (c1)|300 GB/s|Gantry|100 GB/s|NCCL's loop|odd (c2)|400 GB/s|Gantry|100 GB/s|NCCL's loop");
+	check_picture("%kinds.jsonl", "bandwidth", "perf rx",
+		      "host path, any size|6 GB/s|Gantry|host path, 7 B|5 GB/s|Gantry");
 }
 
 TEST(test_compare)
 {
-	const struct report_plot *p;
-	struct report_plan plan;
+	const struct report_series *a, *b;
+	struct report_point at;
 	struct report r;
 
 	put("other.jsonl",
 	    "{\"machine\": \"m\", \"command\": \"gantry perf net --huge 0\", \"commit\": \"c2\", \"network\": "
 	    "\"gantry\"}\n{\"bytes\": 1048576, \"bw_gbs\": 14, \"lat_us\": 200}\n");
-	READ(&r, "net.jsonl", "other.jsonl");
-	CHECK_EQ(report_plan(&r, NULL, &plan), 0);
+	READ(&r, NULL, "net.jsonl", "other.jsonl");
 	/* Other options, but the only series of both: B has 14/7 of the bandwidth, and takes 200/100 of the time. */
-	p = find_plot(&plan, 0, REPORT_PLOT_COMPARE);
-	CHECK_EQ(p->nlines, 1);
-	CHECK_STR(p->lines[0].name, "B: gantry, huge 0");
-	CHECK_EQ(p->lines[0].npoints, 1);
-	CHECK(fabs(p->lines[0].points[0].median - 2) < 1e-9);
-	p = &plan.sections[0].plots[plan.sections[0].nplots - 1];
-	CHECK_EQ(p->quantity, REPORT_LATENCY);
-	CHECK(fabs(p->lines[0].points[0].median - 0.5) < 1e-9);
-	CHECK_STR(find_plot(&plan, 0, REPORT_PLOT_BANDWIDTH)->lines[0].name, "A: gantry, lanes 3");
-	report_plan_free(&plan);
+	a = find(&r, 0, REPORT_BANDWIDTH, "gantry, lanes 3", NULL);
+	b = report_counterpart(&r, a, 1);
+	CHECK(b == find(&r, 1, REPORT_BANDWIDTH, "gantry, huge 0", NULL));
+	CHECK_EQ(report_ratio(b, a, &at), 1);
+	CHECK(fabs(at.median - 2) < 1e-9);
+	a = find(&r, 0, REPORT_LATENCY, "gantry, lanes 3", NULL);
+	b = report_counterpart(&r, a, 1);
+	CHECK(b && report_ratio(b, a, &at) == 1);
+	CHECK(fabs(at.median - 0.5) < 1e-9);
 	report_free(&r);
+	CHECK_EQ(COMMAND("%net.jsonl", "%other.jsonl", "--svg", "compare", "-o", "%compare.svg"), 0);
 }
 
 /* ---- output ---- */
 
-/* Two points: the area goes from 58 to 458 and from 262 up to 30; sizes keep 1/42 of it clear at either end. */
+/* Two points of a picture: the area goes from 70 to 468 and from 366 up to 114; sizes keep 1/42 of it clear at either end. */
 TEST(test_places)
 {
 	char *page;
 
 	put("places.jsonl", HEAD "{\"bytes\": 1024, \"bw_gbs\": 1}\n{\"bytes\": 1048576, \"bw_gbs\": 100}\n");
+	check_picture("%places.jsonl", "bandwidth", "perf net",
+		      "1|2|5|10|20|50|100|1 KiB|4 KiB|16 KiB|64 KiB|256 KiB|1 MiB|message size|GB/s|gantry, lanes "
+		      "3|100 GB/s");
+	page = slurp("picture.svg");
+	CHECK_HAS(page, "d=\"M79.5 366.0L458.5 114.0\"");
+	free(page);
 	CHECK_EQ(COMMAND("%places.jsonl", "-o", "%places.html"), 0);
 	page = slurp("places.html");
-	CHECK_HAS(page, "d=\"M67.5 262.0L448.5 30.0\"");
-	CHECK_HAS(page, "<th scope=\"row\">1 MiB</th><td>100.0</td>");
-	CHECK_HAS(page, "<code>gantry perf net --raw -b 64 --lanes 3</code>");
-	CHECK(!strstr(page, "http:") && !strstr(page, "https:") && !strstr(page, "<script"));
+	CHECK_HAS(page, "<td>1 MiB</td><td>100</td>");
+	CHECK_HAS(page, "\"command\":\"gantry perf net --raw -b 64 --lanes 3\"");
+	CHECK_HAS(page,
+		  "\"name\":\"gantry, lanes 3\",\"commit\":null,\"peer\":null,\"beside\":false,\"to\":[],\"later\":[],"
+		  "\"points\":[[1024,1,1,1],[1048576,100,100,100]]");
+	CHECK(!strstr(page, "{{") && !strstr(page, "https:"));
 	free(page);
+}
+
+/* Ticks at the ends of the ranges, and units. */
+TEST(test_axes)
+{
+#define ROW(bytes, key, value) "{\"bytes\": " bytes ", \"" key "\": " value ", \"bw_gbs\": 1}\n"
+#define TWO(lo, hi, key, from, to) HEAD ROW(lo, key, from) ROW(hi, key, to)
+	put("axes.jsonl", TWO("64", "67108864", "lat_us", "3.4", "13252"));
+	check_picture("%axes.jsonl", "latency", "",
+		      "10 " MU "s|100 " MU
+		      "s|1 ms|10 ms|1 KiB|32 KiB|1 MiB|32 MiB|message size|gantry, lanes 3|13.3 ms");
+	put("axes.jsonl", TWO("100001", "100003", "lat_us", "0.148", "999.9"));
+	check_picture("%axes.jsonl", "latency", "",
+		      "100 ns|1 " MU "s|10 " MU "s|100 " MU
+		      "s|1 ms|97.7 KiB|97.7 KiB|message size|gantry, lanes 3|1 ms");
+	put("axes.jsonl", TWO("1", "1000000000000", "bw_gbs", "1e-9", "1e12"));
+	check_picture("%axes.jsonl", "bandwidth", "",
+		      "1e-09|1e-06|0.001|1|1000|1e+06|1e+09|1e+12|1 B|1 KiB|1 MiB|1 GiB|message "
+		      "size|GB/s|gantry, lanes 3|"
+		      "1000000000000 GB/s");
+	put("axes.jsonl", TWO("64", "128", "bw_gbs", "7", "7"));
+	check_picture("%axes.jsonl", "bandwidth", "", "5|6|8|10|64 B|128 B|message size|GB/s|gantry, lanes 3|7 GB/s");
+#undef TWO
+#undef ROW
+	check_picture("%net.jsonl", "ratio", "",
+		      "0.5" TIMES "|0.6" TIMES "|0.8" TIMES "|1" TIMES "|1.5" TIMES "|2" TIMES "|3" TIMES "|4" TIMES
+		      "|5" TIMES "|1 MiB|message size|bandwidth to raw TCP|3.5" TIMES "|latency to raw TCP|3" TIMES
+		      "|CPU time to raw TCP|0.5" TIMES);
+}
+
+static void check_script(const char *json, const char *expected)
+{
+	char *out = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&out, &n);
+
+	CHECK(f != NULL);
+	report_put_script(f, json);
+	fclose(f);
+	CHECK_STR(out, expected);
+	free(out);
 }
 
 static char *escaped(const char *text)
@@ -469,14 +420,19 @@ TEST(test_escape)
 	check_text("\001\033\177", "&#65533;&#65533;&#65533;");
 	check_text("a\nb\tc", "a b c");
 	check_text("\342\200\256", "&#65533;"); /* right to left from here */
+	check_script("\"</script><!-- & \\\" '\"", "\"\\u003c/script\\u003e\\u003c!-- \\u0026 \\\" '\"");
+	check_script("\"\342\200\250\342\200\251\342\200\256\177\"", "\"\\u2028\\u2029\\ufffd\\ufffd\"");
+	check_script("\"\302\265 \360\237\230\200 \377\"", "\"\\u00b5 \\ud83d\\ude00 \\ufffd\"");
 	put("evil.jsonl", evil);
 	CHECK_EQ(COMMAND("%evil.jsonl", "-o", "%evil.html", "--title", "<u>"), 0);
 	page = slurp("evil.html");
-	CHECK(!strstr(page, "<script") && !strstr(page, "<img") && !strstr(page, "<b onclick") && !strstr(page, "<i>"));
+	CHECK(!strstr(page, "<script>alert") && !strstr(page, "<img") && !strstr(page, "<b onclick") &&
+	      !strstr(page, "<i>"));
 	CHECK(!strstr(page, "<u>"));
-	CHECK_HAS(page, "&lt;script&gt;alert(1)&lt;/script&gt;");
+	CHECK_HAS(page, "\"machine\":\"\\u003c/dd\\u003e\\u003cscript\\u003ealert(1)\\u003c/script\\u003e\"");
 	CHECK_HAS(page, "<title>Gantry: &lt;u&gt;</title>");
-	CHECK_HAS(page, "1 line, left out: 3 (first keys: &lt;i&gt;?)");
+	CHECK_HAS(page, "\"unknown\":1,\"unknown_lines\":\"3\",\"unknown_keys\":\"\\u003ci\\u003e?\"");
+	CHECK_HAS(page, "<td>A: &lt;b onclick=&#39;1&#39;&gt;, lanes &quot;&gt;&lt;img&gt;</td>");
 	free(page);
 	CHECK_EQ(COMMAND("%evil.jsonl", "--svg", "bandwidth", "-o", "%evil.svg"), 0);
 	page = slurp("evil.svg");

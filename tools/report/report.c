@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry report`: a page with plots of what perf and bench/ measured, or one plot, or the figures. */
-#include "report.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,14 +10,15 @@
 
 #include "cmd.h"
 #include "options.h"
+#include "report.h"
 
 enum { EXIT_FINE = 0, EXIT_BAD_FILE = 1, EXIT_USAGE = 2 };
 
-#define PLOTS "bandwidth|latency|cpu|ratio|compare" /* in the order of enum report_kind */
+#define PLOTS "bandwidth|latency|cpu|ratio|compare" /* quantities, then enum report_kind */
 
 struct request {
 	const char *output, *section, *title;
-	int svg; /* enum report_kind, or -1 */
+	int svg; /* a plot, or -1 */
 	int json;
 	struct option_words files;
 };
@@ -152,20 +151,20 @@ static void tell_left_out(const struct report *r)
 	}
 }
 
-static int read_files(struct report *r, const struct option_words *files)
+static int read_files(struct report *r, const struct request *q)
 {
 	char why[PATH_MAX + 256];
 	int good = 1, drawn = 0;
 
-	for (int i = 0; i < files->n; i++) {
-		if (report_read(r, files->word[i], why, sizeof(why))) {
+	for (int i = 0; i < q->files.n; i++) {
+		if (report_read(r, q->files.word[i], why, sizeof(why))) {
 			fprintf(stderr, "gantry report: %s\n", why);
 			good = 0;
 		}
 	}
 	if (!good)
 		return EXIT_BAD_FILE;
-	if (report_finish(r))
+	if (report_finish(r, q->section))
 		return complain("report", "no memory");
 	tell_left_out(r);
 	for (size_t i = 0; i < r->nfiles; i++) {
@@ -178,35 +177,18 @@ static int read_files(struct report *r, const struct option_words *files)
 
 /* ---- what is written ---- */
 
-static const struct report_plot *find_plot(const struct report_section *s, int kind)
-{
-	for (size_t i = 0; i < s->nplots; i++)
-		if ((int)s->plots[i].kind == kind && !s->plots[i].table_only)
-			return &s->plots[i];
-	return NULL;
-}
-
-static size_t count_plots(const struct report_section *s, int kind)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < s->nplots; i++)
-		n += (int)s->plots[i].kind == kind && !s->plots[i].table_only;
-	return n;
-}
-
 /* The only section that has such a plot; NULL after a line that says why there is none. */
-static const struct report_section *find_section(const struct report_plan *p, const struct request *q, int *ret_status)
+static const struct report_section *find_section(const struct report *r, const struct request *q, int *ret_status)
 {
 	const struct report_section *found = NULL;
 	char kind[32];
 	size_t n = 0;
 
 	options_choice_name(PLOTS, q->svg, kind);
-	for (size_t i = 0; i < p->nsections; i++) {
-		if (!find_plot(&p->sections[i], q->svg))
+	for (size_t i = 0; i < r->nsections; i++) {
+		if (!report_picture_lines(r, &r->sections[i], q->svg))
 			continue;
-		found = &p->sections[i];
+		found = &r->sections[i];
 		n++;
 	}
 	if (n == 1)
@@ -217,61 +199,55 @@ static const struct report_section *find_section(const struct report_plan *p, co
 		return NULL;
 	}
 	fprintf(stderr, "gantry report: %zu sections have a plot '%s', choose one with --section:\n", n, kind);
-	for (size_t i = 0; i < p->nsections; i++)
-		if (find_plot(&p->sections[i], q->svg))
-			fprintf(stderr, "  %s\n", p->sections[i].title);
+	for (size_t i = 0; i < r->nsections; i++)
+		if (report_picture_lines(r, &r->sections[i], q->svg))
+			fprintf(stderr, "  %s\n", r->sections[i].title);
 	return NULL;
 }
 
-static int write_output(const struct report *r, const struct report_plan *p, const struct request *q)
+static int write_output(const struct report *r, const struct request *q)
 {
 	const struct report_section *s = NULL;
 	int status = EXIT_FINE, why;
 	char *text = NULL;
-	size_t n = 0;
+	size_t n = 0, left = 0;
 	FILE *f;
 
 	if (q->svg >= 0) {
-		s = find_section(p, q, &status);
+		s = find_section(r, q, &status);
 		if (!s)
 			return status;
-		if (count_plots(s, q->svg) > 1)
-			fprintf(stderr,
-				"gantry report: more series than a plot can show; the picture has the first of %zu "
-				"plots\n",
-				count_plots(s, q->svg));
 	}
 	f = open_memstream(&text, &n);
 	if (!f)
 		return complain("report", "no memory");
 	if (q->json)
-		report_write_json(r, p, f);
+		report_write_json(r, f);
 	else if (s)
-		report_write_svg_file(r, s, find_plot(s, q->svg), options_command(), f);
+		left = report_write_picture(r, s, q->svg, options_command(), f);
 	else
-		report_write_page(r, p, q->title, f);
+		report_write_page(r, q->title, f);
 	why = ferror(f) ? ENOMEM : 0;
 	if (fclose(f) || why)
 		status = complain("report", "no memory");
 	else if ((why = write_file(q->output, text, n)))
 		status = complain(strcmp(q->output, "-") == 0 ? "standard output" : q->output, strerror(why));
 	free(text);
+	if (left)
+		fprintf(stderr, "gantry report: the picture has no room for %zu more lines; the page shows them\n",
+			left);
 	return status;
 }
 
 static int run(const struct request *q)
 {
 	struct report r = {0};
-	struct report_plan p = {0};
-	int status = read_files(&r, &q->files);
+	int status = read_files(&r, q);
 
-	if (status == EXIT_FINE && report_plan(&r, q->section, &p))
-		status = complain("report", "no memory");
-	if (status == EXIT_FINE && q->section && !p.nsections)
+	if (status == EXIT_FINE && q->section && !r.nsections)
 		status = complain(q->section, "no section has this in its heading");
 	if (status == EXIT_FINE)
-		status = write_output(&r, &p, q);
-	report_plan_free(&p);
+		status = write_output(&r, q);
 	report_free(&r);
 	return status;
 }

@@ -91,19 +91,23 @@ const struct report_op_text report_ops[REPORT_OPS] = {
 			      "Time of a call"},
 };
 
-const char *report_quantity_title(enum report_op op, enum report_quantity q)
+const char *report_quantity_title(enum report_op op, int q)
 {
-	static const char *const titles[] = {[REPORT_BANDWIDTH] = "Bandwidth", [REPORT_CPU] = "CPU time per GB"};
-
-	return q == REPORT_LATENCY ? report_ops[op].latency : titles[q];
+	return q == REPORT_LATENCY ? report_ops[op].latency : q == REPORT_CPU ? "CPU time per GB" : "Bandwidth";
 }
 
-const char *report_quantity_word(enum report_op op, enum report_quantity q)
+const char *report_quantity_word(enum report_op op, int q)
 {
 	return q == REPORT_BANDWIDTH ? "bandwidth"
 	       : q == REPORT_CPU     ? "CPU time"
 	       : op == REPORT_NET    ? "latency"
 				     : "time";
+}
+
+const char *report_bar_name(enum report_op op)
+{
+	return op == REPORT_RX || op == REPORT_UNPACK || op == REPORT_FIFO || op == REPORT_NCCL_UNPACK ? "Gantry"
+												       : "measured";
 }
 
 const char *const report_quantity_keys[REPORT_QUANTITIES] = {"bandwidth", "latency", "cpu"};
@@ -265,12 +269,6 @@ static void count_word(struct name *n, const struct row *w, const char *key, con
 	add_word(n, text, v == 1 ? one : what);
 }
 
-static void name_net(const struct row *w, struct name *name)
-{
-	add_word(name, head_of(w, REPORT_NETWORK), "");
-	name_by_command(name, head_of(w, REPORT_COMMAND), "");
-}
-
 static void name_sendrecv(const struct row *w, struct name *group, struct name *name)
 {
 	add_word(group, text_of(w, "pattern"), "");
@@ -338,7 +336,8 @@ static void name_row(const struct row *w, enum report_op op, struct name *group,
 {
 	switch (op) {
 	case REPORT_NET:
-		name_net(w, name);
+		add_word(name, head_of(w, REPORT_NETWORK), "");
+		name_by_command(name, head_of(w, REPORT_COMMAND), "");
 		break;
 	case REPORT_SENDRECV:
 		name_sendrecv(w, group, name);
@@ -379,7 +378,7 @@ static void name_row(const struct row *w, enum report_op op, struct name *group,
 
 /* ---- heads ---- */
 
-static const char *const field_keys[REPORT_FIELDS] = {
+const char *const report_field_keys[REPORT_FIELDS] = {
 	[REPORT_HOST] = "host", [REPORT_MACHINE] = "machine", [REPORT_COMMAND] = "command", [REPORT_COMMIT] = "commit",
 	[REPORT_DATE] = "date", [REPORT_NOTE] = "note",	      [REPORT_NETWORK] = "network", [REPORT_NCCL] = "nccl",
 };
@@ -413,7 +412,7 @@ static const char *take_head(struct report_file *f, const struct row *w)
 	int bare = !has(w, "machine");
 
 	for (int i = 0; i < REPORT_FIELDS; i++) {
-		const char *text = text_of(w, field_keys[i]);
+		const char *text = text_of(w, report_field_keys[i]);
 
 		/* bench/ has one date for all of its runs, and some rows of perf repeat a part of their head. */
 		if (before && !*text && (bare || i == REPORT_DATE || i == REPORT_HOST))
@@ -738,7 +737,33 @@ static int finish_series(struct report_series *s)
 	return 0;
 }
 
-int report_finish(struct report *r)
+int report_has_section(const struct report *r, const struct report_series *s)
+{
+	for (size_t i = 0; i < r->nsections; i++)
+		if (report_in_section(&r->sections[i], s))
+			return 1;
+	return 0;
+}
+
+static int find_sections(struct report *r, const char *only)
+{
+	for (size_t i = 0; i < r->nseries; i++) {
+		const struct report_series *s = &r->series[i];
+		struct report_section made = {.op = s->op, .group = s->group}, *section;
+
+		snprintf(made.title, sizeof(made.title), "%s%s%s", report_ops[s->op].title, *s->group ? ": " : "",
+			 s->group);
+		if (report_has_section(r, s) || (only && !strcasestr(made.title, only)))
+			continue;
+		section = ARRAY_ADD(r->sections, r->nsections);
+		if (!section)
+			return -1;
+		*section = made;
+	}
+	return 0;
+}
+
+int report_finish(struct report *r, const char *only)
 {
 	for (size_t i = 0; i < r->nseries; i++) {
 		struct report_series *s = &r->series[i];
@@ -753,7 +778,7 @@ int report_finish(struct report *r)
 				s->named_commit = t->named_commit = 1;
 		}
 	}
-	return 0;
+	return find_sections(r, only);
 }
 
 void report_free(struct report *r)
@@ -767,5 +792,6 @@ void report_free(struct report *r)
 		series_free(&r->series[i]);
 	free(r->files);
 	free(r->series);
+	free(r->sections);
 	memset(r, 0, sizeof(*r));
 }

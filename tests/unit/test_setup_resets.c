@@ -284,13 +284,18 @@ TEST_CALL(one_lane_resumed, run("1", "on", NULL, NULL, NULL))
 TEST_CALL(three_lanes, run("3", "off", NULL, NULL, NULL))
 TEST_CALL(three_lanes_resumed, run_more("3", "on", NULL, NULL, NULL))
 TEST_CALL(one_lane_crc, run_more("1", "off", "1", NULL, NULL))
+TEST_CALL(one_lane_crc_resumed, run_more("1", "on", "1", NULL, NULL))
+TEST_CALL(three_lanes_crc, run_more("3", "off", "1", NULL, NULL))
 TEST_CALL(three_lanes_crc_resumed, run_more("3", "on", "1", NULL, NULL))
 #if GANTRY_HAVE_OPENSSL
 TEST_CALL(one_lane_secret, run_more("1", "off", NULL, SECRET, NULL))
+TEST_CALL(one_lane_secret_resumed, run_more("1", "on", NULL, SECRET, NULL))
+TEST_CALL(three_lanes_secret, run_more("3", "off", NULL, SECRET, NULL))
 TEST_CALL(three_lanes_secret_resumed, run_more("3", "on", NULL, SECRET, NULL))
 TEST_CALL(one_lane_encrypted, run("1", "off", NULL, SECRET, "require"))
 TEST_CALL(one_lane_encrypted_resumed, run_more("1", "on", NULL, SECRET, "require"))
 TEST_CALL(three_lanes_encrypted, run_more("3", "off", NULL, SECRET, "require"))
+TEST_CALL(three_lanes_encrypted_resumed, run_more("3", "on", NULL, SECRET, "require"))
 #endif
 
 void tests_begin(void)

@@ -20,6 +20,9 @@ BASE = "0ef997f"
 MEMBERS = 45
 LINK_MEMBERS = 35
 COMPLEXITY = 15
+# Calls that the data network makes in its engines alone (src/net/tcp/io_*.c).
+SOCKET_CALLS = set("send sendto sendmsg recv recvfrom recvmsg splice connect accept accept4 shutdown getsockopt setsockopt "
+                   "getsockname getpeername ioctl socket dup2 dup3".split())
 LINK = ("tcp_session", "tcp_link")  # whichever of them there is
 # Words for people that pages and man pages use of threads, peers and programs. At 01d494f there were 303 of them.
 PEOPLE = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody|everybody|told|said|heard)\b", re.I)
@@ -143,6 +146,10 @@ class File:
         self.atomics += [
             text.count("\n", 0, m.start()) + 1
             for m in re.finditer(r"^[ \t]*#[ \t]*define(?:\\\n|[^\n])*?__atomic_", text, re.M)
+        ]
+        self.sockets = [
+            line for (_, before, _), (kind, s, line), (_, after, _) in zip(self.code, self.code[1:], self.code[2:])
+            if kind == "word" and s in SOCKET_CALLS and after == "(" and before in ("(", ")", ";", "{", "}", "=", "&&", "||", "?", ":", ",", "return")
         ]
         self.held = [(line, " ".join(s.split())) for s, line in self.comments if HELD.search(" ".join(s.split()))]
 
@@ -287,6 +294,7 @@ def main():
     functions = sorted((fn for f in files for fn in f.functions), reverse=True)
     links = [s for s in structs if s[1].split()[1] in LINK]
     atomics = [(f.path, line) for f in files if not re.match(r"src/(base|device)/", f.path) for line in f.atomics]
+    sockets = [(f.path, line) for f in files if re.match(r"src/net/tcp/(?!io_)", f.path) for line in f.sockets]
     held = [(f.path, line, text) for f in files for line, text in f.held]
 
     def show(items, bound):
@@ -301,6 +309,7 @@ def main():
     v.line(f"functions with a complexity over {COMPLEXITY}", len(above), 0, show(functions, COMPLEXITY))
     v.line("raw __atomic_ outside base and device", len(atomics), 0,
            [f"{p}:{n}" for p, n in atomics] if args.all else sorted({p for p, _ in atomics}))
+    v.line("socket calls in net/tcp outside its engines", len(sockets), 0, [f"{p}:{n}" for p, n in sockets])
     v.line('comments "mu held" and the like', len(held), 0,
            [f"{p}:{n}: {t[:100]}" for p, n, t in held] if args.all else sorted({p for p, _, _ in held}))
     words = people(args.root)

@@ -384,6 +384,37 @@ static void set_congestion(int fd, int same_host)
 		refused_congestion(name, errno);
 }
 
+void sock_reset(int fd)
+{
+	static const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+
+	if (connect(fd, &nowhere, sizeof(nowhere)))
+		shutdown(fd, SHUT_RDWR);
+}
+
+int sock_error(int fd)
+{
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) ? errno : e;
+}
+
+bool sock_local(int fd, struct gantry_addr *ret_addr)
+{
+	socklen_t len = sizeof(*ret_addr);
+
+	memset(ret_addr, 0, sizeof(*ret_addr));
+	return getsockname(fd, &ret_addr->sa, &len) == 0;
+}
+
+int sock_allow_zerocopy(int fd)
+{
+	int on = 1;
+
+	return setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) ? errno : 0;
+}
+
 void sock_tune(int fd, const struct sock_options *o)
 {
 	int one = 1, idle = (int)(o->timeout_ns / 1000000000 / 2);
@@ -402,7 +433,9 @@ void sock_tune(int fd, const struct sock_options *o)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
 	}
 	if (o->zerocopy)
-		setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one));
+		sock_allow_zerocopy(fd);
+	if (o->unsent_max)
+		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &o->unsent_max, sizeof(o->unsent_max));
 	if (o->device)
 		setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, o->device, (socklen_t)strlen(o->device) + 1);
 	set_congestion(fd, o->same_host);

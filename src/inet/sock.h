@@ -25,11 +25,23 @@ gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16
 /* Starts a non-blocking connect; *ret_fd is set also while it is in progress. Never logs: returns errno or 0. */
 int sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd);
 
+/* Resets the connection, ahead of what waits in the kernel. The descriptor stays, so that threads that are busy with it find the
+ * end and nothing else. */
+void sock_reset(int fd);
+
+/* How a connect has ended: errno, or 0. */
+int sock_error(int fd);
+/* The address that a socket leaves by, now. False: none. */
+bool sock_local(int fd, struct gantry_addr *ret_addr);
+/* The kernel may send by reference (MSG_ZEROCOPY). 0 or errno. */
+int sock_allow_zerocopy(int fd);
+
 struct sock_options {
 	int same_host;
 	int traffic_class; /* DSCP, -1: leave */
 	uint64_t timeout_ns;
 	int zerocopy;
+	int unsent_max;	    /* bytes that may wait in the kernel before the socket counts as full, 0: leave */
 	const char *device; /* bind accepted sockets to it; NULL: do not */
 };
 void sock_tune(int fd, const struct sock_options *o);

@@ -53,7 +53,7 @@ static inline struct tcp_link *pair_link(const struct pair_config *c, const int 
 
 	CHECK_OK(tcp_link_create(c->nlanes, &l));
 	l->session.crc = c->crc;
-	l->tx.splice = c->splice;
+	l->tx.splice = c->splice && tcp_io_engine->splice;
 	l->tx.msg_zerocopy = c->msg_zerocopy;
 	l->session.eager_max = c->eager_max ? c->eager_max : 65536;
 	l->session.peer_window = c->window ? c->window : LINK_WINDOW;
@@ -62,7 +62,7 @@ static inline struct tcp_link *pair_link(const struct pair_config *c, const int 
 	l->last.heard = l->last.told = l->last.progressed = gantry_ticks();
 	snprintf(l->session.peer, sizeof(l->session.peer), "%s", peer);
 	for (int i = 0; i < c->nlanes; i++)
-		l->lanes[i].fd = fds[i];
+		l->lanes[i].io.ops->open(&l->lanes[i].io, fds[i]);
 	CHECK_OK(tcp_link_open_tx(l));
 	CHECK_OK(tcp_link_open_rx(l));
 	return l;

@@ -364,6 +364,9 @@ uint32_t random_below(uint32_t n);
 uint32_t random_between(uint32_t lo, uint32_t hi);
 void random_fill(void *p, size_t n);
 
+/* Which engine moves the bytes of the data network in this test: GANTRY_TEST_IO, io_scripted.c. */
+const char *io_engine_name(void);
+
 /* The seed and this thread's stream, as text. 0: no number was drawn here. */
 int random_describe(char *text, size_t len);
 

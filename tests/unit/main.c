@@ -14,6 +14,8 @@ int main(int argc, char **argv)
 {
 	int failed;
 
+	if (strcmp(io_engine_name(), "sockets") != 0)
+		printf("the data network's engine is: %s\n", io_engine_name());
 	tests_begin();
 	failed = tests_run(argc > 1 ? argv[1] : NULL);
 	tests_end();

@@ -27,7 +27,7 @@ static inline void cut_at(int sender, int lane)
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
 		for (int i = 0; l->session.initiator == sender && i < l->nlanes; i++)
 			if (lane < 0 || i == lane)
-				connect(l->lanes[i].fd, &nobody, sizeof(nobody));
+				connect(l->lanes[i].io.fd, &nobody, sizeof(nobody));
 	}
 	inet_loop_unlock();
 }

@@ -23,7 +23,7 @@ static int fails_at(struct tcp_link *l[2], uint64_t now)
 	tcp_lanes_report(l[1]);
 	tcp_control_flush(l[1]);
 	for (int i = 0; i < 1000; i++) {
-		struct pollfd p = {.fd = l[0]->lanes[0].fd, .events = POLLIN};
+		struct pollfd p = {.fd = l[0]->lanes[0].io.fd, .events = POLLIN};
 
 		if (poll(&p, 1, 0) <= 0)
 			break;

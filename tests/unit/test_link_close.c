@@ -359,8 +359,9 @@ TEST(early_before_close)
 		CHECK_OK(outcome(l, s[i]));
 	tcp_link_close_tx(l[0]);
 	tcp_link_close_rx(l[0]);
+	UNTIL((tcp_control_flush(l[0]), tcp_control_idle(l[0])));
 	for (int i = 0; i < 2; i++)
-		shutdown(l[0]->lanes[i].fd, SHUT_WR);
+		shutdown(l[0]->lanes[i].io.fd, SHUT_WR);
 	pair_passes(l[1], 5);
 	for (int i = 0; i < 5; i++) {
 		CHECK_OK(recv_outcome(l, in, 100));

@@ -435,6 +435,7 @@ TEST(mixed_stream)
 
 	pair_links(&c, l);
 	WAIT_WHILE (got[0] < N || got[1] < N) {
+		progress(l, 1); /* a direction that is through must not leave the other one alone */
 		for (int d = 0; d < 2; d++) {
 			size_t size;
 

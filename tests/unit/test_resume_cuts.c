@@ -79,11 +79,11 @@ static void cut_next(const struct cutter *c, int index, uint32_t *last, uint32_t
 		sleep_ns(20000);
 	}
 	*last = number;
-	CHECK(fcntl(lane->fd, F_GETFD) & FD_CLOEXEC);
+	CHECK(fcntl(lane->io.fd, F_GETFD) & FD_CLOEXEC);
 	for (uint64_t until = gantry_now_ns() + pause; pause && gantry_now_ns() < until;)
 		sched_yield();
 	/* As the network would, beside threads that use the socket: ThreadSanitizer takes connect for the creation of one. */
-	syscall(SYS_connect, lane->fd, &nobody, sizeof(nobody));
+	syscall(SYS_connect, lane->io.fd, &nobody, sizeof(nobody));
 }
 
 static void *cut_sockets(void *arg)

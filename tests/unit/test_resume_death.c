@@ -73,7 +73,7 @@ static void run_ended(int initiator)
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
 		for (int i = 0; l->session.initiator == initiator && i < l->nlanes; i++)
-			CHECK_EQ(shutdown(l->lanes[i].fd, SHUT_WR), 0);
+			CHECK_EQ(shutdown(l->lanes[i].io.fd, SHUT_WR), 0);
 	inet_loop_unlock();
 	CHECK_OK(stream(w, 20, 0, CUT_ONE));
 	CHECK(resumed() > 0);

@@ -109,7 +109,7 @@ static bool stands_still(void)
 			given = r->given;
 		} else {
 			came = r->pieces;
-			control = l->lanes[0].fd;
+			control = l->lanes[0].io.fd;
 		}
 		link_mu_unlock(&l->mu);
 	}

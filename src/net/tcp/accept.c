@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -273,14 +272,13 @@ const char *tcp_conn_device(const struct inet_conn *c)
 static void confirm_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
 	struct tcp_link *l = gantry_container(s, struct tcp_link, confirm);
-	char c;
-	ssize_t n = recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+	enum tcp_io_peek there = l->lanes[0].io.ops->peek(&l->lanes[0].io);
 
 	(void)events;
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+	if (there == TCP_IO_EMPTY)
 		return;
 	inet_source_release(s);
-	if (n > 0)
+	if (there == TCP_IO_READABLE)
 		tcp_link_up(l);
 }
 
@@ -288,7 +286,7 @@ static void await_confirmation(struct tcp_link *l) REQUIRES(loop_mu)
 {
 	if (l->confirm.fd >= 0)
 		return;
-	l->confirm = (struct inet_source){.fd = l->lanes[0].fd, .ready = confirm_ready};
+	l->confirm = (struct inet_source){.fd = l->lanes[0].io.fd, .ready = confirm_ready};
 	if (inet_source_add(&l->confirm, EPOLLIN) != GANTRY_OK) {
 		l->confirm.fd = -1;
 		tcp_link_fail(l, 1, GANTRY_ERR_SYSTEM, "cannot wait for the peer: %s", gantry_last_error());
@@ -539,10 +537,10 @@ gantry_result tcp_listener_error(struct tcp_listener *l)
 /* The peer has given it up. With a reset it may not have, if all lanes are here: then only their confirmation is missing. */
 static bool was_left(const struct tcp_link *l) REQUIRES(loop_mu)
 {
-	char c;
-	ssize_t n = l->lanes[0].fd >= 0 ? recv(l->lanes[0].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
+	const struct tcp_io *io = &l->lanes[0].io;
+	enum tcp_io_peek there = io->fd >= 0 ? io->ops->peek(io) : TCP_IO_EMPTY;
 
-	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR && l->lanes_here < l->nlanes);
+	return there == TCP_IO_ENDED || (there == TCP_IO_BROKEN && l->lanes_here < l->nlanes);
 }
 
 /* Links of peers that never finished. A call per link: now and then. */

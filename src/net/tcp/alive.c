@@ -16,14 +16,8 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
-#include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -230,17 +224,14 @@ void tcp_stall_tell(void)
 /* Bytes that have arrived, those in the socket included. While another thread reads the lane, only what it has read. */
 static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t *ret_unread)
 {
-	int unread = 0;
-
+	*ret_unread = 0;
 	if (lane_rx_mu_trylock(&lane->rx.lock)) {
-		if (ioctl(lane->fd, SIOCINQ, &unread) || unread < 0)
-			unread = 0;
-		*ret_arrived = lane->rx.bytes - lane->resume.base + (uint64_t)unread;
+		*ret_unread = lane->io.ops->unread(&lane->io);
+		*ret_arrived = lane->rx.bytes - lane->resume.base + *ret_unread;
 		lane_rx_mu_unlock(&lane->rx.lock);
 	} else {
 		*ret_arrived = load_relaxed(&lane->rx.bytes) - load_relaxed(&lane->resume.base);
 	}
-	*ret_unread = (uint64_t)unread;
 }
 
 int tcp_lanes_report(struct tcp_link *l)
@@ -291,12 +282,13 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 
 static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t arrived)
 {
-	int queued = 0, lost;
+	uint64_t queued;
+	bool lost;
 
 	if (lane->link->session.resume && tcp_resume_broken(lane, ETIMEDOUT))
 		return;
 	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
-	lost = !ioctl(lane->fd, SIOCOUTQ, &queued) && queued > 0;
+	lost = lane->io.ops->unacked(&lane->io, &queued) && queued > 0;
 	tcp_link_fail(
 		lane->link, 1, GANTRY_ERR_PEER_SILENT,
 		"lane %d: %llu bytes sent, %llu arrived, none of the others for %.3g s (GANTRY_TIMEOUT) while the "
@@ -369,17 +361,16 @@ static int64_t age(uint64_t now, const uint64_t *since)
  */
 static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
-	enum { ESTABLISHED = 1 }; /* a word of netinet/tcp.h, which does not know tcpi_bytes_acked */
-	struct tcp_info info = {0};
-	socklen_t len = sizeof(info);
+	const struct tcp_io *io = &l->lanes[0].io;
+	struct tcp_io_info info;
 
-	if (getsockopt(l->lanes[0].fd, IPPROTO_TCP, TCP_INFO, &info, &len) || info.tcpi_state != ESTABLISHED)
+	if (!io->ops->info(io, &info) || !info.established)
 		return;
-	if (!info.tcpi_unacked || info.tcpi_bytes_acked != l->last.acked)
+	if (!info.unacked || info.bytes_acked != l->last.acked)
 		l->last.acked_at = now;
 	else
 		l->last.acked_at += grace;
-	l->last.acked = info.tcpi_bytes_acked;
+	l->last.acked = info.bytes_acked;
 	store_relaxed(&l->last.unanswered,
 		      now - l->last.acked_at > gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3);
 }
@@ -387,12 +378,10 @@ static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace)
 /* Whether not even the peer's kernel has answered us lately; that of a process which is merely stopped does. */
 static int unanswered(const struct tcp_link *l)
 {
-	struct tcp_info info = {0};
-	socklen_t len = sizeof(info);
+	const struct tcp_io *io = &l->lanes[0].io;
+	struct tcp_io_info info;
 
-	if (getsockopt(l->lanes[0].fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return 0;
-	return info.tcpi_last_ack_recv > gantry_params()->timeout / 2000000;
+	return io->ops->info(io, &info) && info.ack_age_ms > gantry_params()->timeout / 2000000;
 }
 
 /*
@@ -402,18 +391,16 @@ static int unanswered(const struct tcp_link *l)
  */
 static void reset(struct tcp_link *l)
 {
-	static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-
 	for (int i = 0; i < l->nlanes; i++)
-		if (l->lanes[i].fd >= 0 && connect(l->lanes[i].fd, &nobody, sizeof(nobody)))
-			LOG_DEBUG(NET, "%s: lane %d: reset: %s", l->session.peer, i, strerror(errno));
+		if (l->lanes[i].io.fd >= 0)
+			l->lanes[i].io.ops->reset(&l->lanes[i].io);
 }
 
 static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
 {
 	for (int i = 0; i < l->nlanes; i++)
 		if (i == 0 || load_relaxed(&l->lanes[i].tx.given))
-			sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].fd, now_ns, gantry_params()->timeout);
+			sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].io.fd, now_ns, gantry_params()->timeout);
 }
 
 static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
@@ -481,9 +468,9 @@ static void shut_when_said(struct tcp_link *l, int now) REQUIRES(loop_mu)
 		return;
 	l->shut = 1;
 	for (int i = 0; i < l->nlanes; i++)
-		if (l->lanes[i].fd >= 0) {
-			shutdown(l->lanes[i].fd, SHUT_WR);
-			sock_backoff_leave(l->lanes[i].fd, gantry_params()->timeout);
+		if (l->lanes[i].io.fd >= 0) {
+			l->lanes[i].io.ops->shut(&l->lanes[i].io);
+			sock_backoff_leave(l->lanes[i].io.fd, gantry_params()->timeout);
 		}
 }
 
@@ -525,17 +512,10 @@ void tcp_link_put_down(struct tcp_link *l)
  * read yet. 1: the peer is done too. */
 static int drained(struct tcp_link *l)
 {
-	char nowhere[16 << 10];
 	int all = 1;
 
-	for (int i = 0; i < l->nlanes; i++) {
-		ssize_t n = 1;
-
-		for (int k = 0; k < 64 && n > 0; k++)
-			n = recv(l->lanes[i].fd, nowhere, sizeof(nowhere), MSG_DONTWAIT);
-		if (n > 0 || (n < 0 && errno == EAGAIN))
-			all = 0;
-	}
+	for (int i = 0; i < l->nlanes; i++)
+		all &= l->lanes[i].io.ops->drain(&l->lanes[i].io);
 	return all;
 }
 

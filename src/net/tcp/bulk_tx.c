@@ -18,14 +18,9 @@
  * drains is compared with what all rails together hold and deliver.
  */
 #include <errno.h>
-#include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "base/atomic.h"
@@ -76,15 +71,13 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
  */
 static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
-	struct tcp_info info;
-	socklen_t len = sizeof(info);
-	int out = 0;
+	struct tcp_io_info info;
+	uint64_t queued;
 
-	memset(&info, 0, sizeof(info));
-	if (ioctl(lane->fd, SIOCOUTQ, &out) || out < 0 || getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+	if (!lane->io.ops->unacked(&lane->io, &queued) || !lane->io.ops->info(&lane->io, &info))
 		return;
-	store_relaxed(&lane->tx.queued, (uint64_t)out);
-	store_relaxed(&lane->tx.rate, (uint64_t)info.tcpi_delivery_rate);
+	store_relaxed(&lane->tx.queued, queued);
+	store_relaxed(&lane->tx.rate, info.delivery_rate);
 }
 
 /*
@@ -404,6 +397,7 @@ static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_
 void tcp_lane_tx_abandon(struct tcp_lane *lane)
 {
 	ASSERT_HELD(&lane->tx.lock);
+	lane->io.ops->cancel_send(&lane->io);
 	lane->tx.send = NULL;
 	lane->tx.left = 0;
 	store_relaxed(&lane->tx.dead, 1);

@@ -19,8 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/hmac.h"
@@ -244,14 +242,9 @@ static void finish(struct tcp_connector *c, struct tcp_link *l) REQUIRES(loop_mu
 /* One that was up is gone before the last one is: to begin anew costs less than a link that fails. */
 static bool has_lost_lane(const struct tcp_link *l)
 {
-	char c;
-
-	for (int i = 0; i < l->nlanes; i++) {
-		ssize_t n = recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
-
-		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+	for (int i = 0; i < l->nlanes; i++)
+		if (l->lanes[i].io.ops->peek(&l->lanes[i].io) >= TCP_IO_ENDED)
 			return true;
-	}
 	return false;
 }
 
@@ -391,12 +384,11 @@ static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_
 	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
 	const struct inet_handshake *h = &a->shake;
 	enum inet_event event;
-	socklen_t len = sizeof(int);
-	int e = 0;
 
 	(void)events;
 	if (a->state == ATTEMPT_CONNECTING) {
-		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		int e = sock_error(s->fd);
+
 		if (e)
 			attempt_failed(a, e);
 		if (e || !start_hello(a))

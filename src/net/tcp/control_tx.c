@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -15,7 +14,6 @@
 #include "net/tcp/link.h"
 
 enum { DESCRIPTORS_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for counters, requests and ends */
-enum { GATHER_MAX = 256 };				  /* bytes that are copied into one buffer */
 enum { ROOM_FOR_RTS = 4, ROOM_FOR_ENDS = 3 };		  /* frames at the end of a batch */
 
 static void add_iov(struct tcp_control *c, const void *base, size_t len)
@@ -399,20 +397,17 @@ void tcp_control_advance(struct tcp_control *c, size_t n)
 }
 
 /* What is left of the batch, in one call; a little of it from one buffer, which costs the kernel less than several. */
-static ssize_t push_batch(int fd, const struct tcp_control *c)
+static ssize_t push_batch(struct tcp_io *io, struct tcp_control *c)
 {
-	struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)(c->iov + c->iov_at),
-			     .msg_iovlen = (size_t)(c->iov_n - c->iov_at)};
-	uint8_t together[GATHER_MAX];
 	size_t bytes = 0;
 
 	for (int i = c->iov_at; i < c->iov_n; bytes += c->iov[i++].iov_len)
-		if (c->iov[i].iov_len > GATHER_MAX - bytes)
-			return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (c->iov[i].iov_len > LINK_GATHER - bytes)
+			return io->ops->send(io, c->iov + c->iov_at, c->iov_n - c->iov_at, 0);
 	bytes = 0;
 	for (int i = c->iov_at; i < c->iov_n; bytes += c->iov[i++].iov_len)
-		memcpy(together + bytes, c->iov[i].iov_base, c->iov[i].iov_len);
-	return send(fd, together, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+		memcpy(c->together + bytes, c->iov[i].iov_base, c->iov[i].iov_len);
+	return io->ops->send(io, &(struct iovec){c->together, bytes}, 1, 0);
 }
 
 /* The batch to the socket. False: it is full, or lost. */
@@ -422,12 +417,12 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 	struct tcp_control *c = &l->control;
 
 	while (c->iov_at < c->iov_n) {
-		ssize_t n = push_batch(lane->fd, c);
+		ssize_t n = push_batch(&lane->io, c);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0) {
-			if (errno != EAGAIN && errno != ENOBUFS)
+			if (!tcp_io_is_later(errno))
 				tcp_lane_lost(lane);
 			return false;
 		}

@@ -48,7 +48,7 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane) UNCHECKED
 	if (!f->linear || !f->control || !f->chunks)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
 	TRY(devmem_pool_part(lane->link->devmem.pool, tcp_lane_nic(lane), &part));
-	TRY(part->binding->ops->attach(part->binding, lane->fd, &f->flow));
+	TRY(part->binding->ops->attach(part->binding, lane->io.fd, &f->flow));
 	f->part = part;
 	devmem_tokens_init(&f->tokens, f->flow);
 	lane->flow = f;
@@ -269,8 +269,16 @@ static void rest_flow(struct tcp_lane *lane) REQUIRES(lane_rx_mu)
 	link_mu_unlock(&l->mu);
 }
 
+/* It does not read through the lane's engine, so nothing is ever in flight there. */
+static void cancelled_flow(struct tcp_lane *lane, size_t n)
+{
+	(void)lane;
+	ASSERT(!n);
+}
+
 static const struct tcp_receive_ops receive_flow = {
 	.fill = fill_flow,
+	.cancelled = cancelled_flow,
 	.digest = attribute_flow,
 	.settle = drop_flow,
 	.has_more = has_more_flow,

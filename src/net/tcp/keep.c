@@ -2,10 +2,8 @@
 /* What a session keeps in case a socket breaks, and a lane that loses its socket and gets another. resume.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -289,14 +287,6 @@ static void stop_control(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	tcp_batch_ended(l);
 }
 
-static void disconnect(int fd)
-{
-	static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-
-	if (connect(fd, &nobody, sizeof(nobody)))
-		shutdown(fd, SHUT_RDWR);
-}
-
 /* All locks of a lane, and its link's. UNCHECKED: which of the two sending locks depends on the lane. */
 static void lock_lane(struct tcp_lane *lane) UNCHECKED
 {
@@ -326,13 +316,15 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 	lock_lane(lane);
 	store_release(&lane->rx.eof, 1);
 	store_relaxed(&lane->tx.dead, 1);
+	lane->io.ops->cancel_recv(&lane->io);
+	lane->io.ops->cancel_send(&lane->io);
 	undo_rx(lane);
 	if (lane->index)
 		stop_tx(lane);
 	else
 		stop_control(l);
 	tcp_lane_reseal(lane, &(struct inet_seals){0});
-	disconnect(lane->fd);
+	lane->io.ops->reset(&lane->io);
 	lane->resume.stopped = true;
 	lane->resume.tell = lane->index > 0;
 	lane->resume.down_since = now;
@@ -497,7 +489,7 @@ static bool may_install(struct tcp_lane *lane, const struct tcp_new_socket *s) R
 
 static void discard_socket(struct tcp_new_socket *s)
 {
-	disconnect(s->fd);
+	sock_reset(s->fd);
 	close(s->fd);
 	inet_seals_free(&s->seals);
 }
@@ -507,6 +499,7 @@ void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_resume *r = &lane->resume;
+	int e;
 
 	tcp_lane_tune(lane, s->fd, &s->peer, s->device);
 	lock_lane(lane);
@@ -515,9 +508,9 @@ void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 		discard_socket(s);
 		return;
 	}
-	if (dup3(s->fd, lane->fd, O_CLOEXEC) < 0)
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_SYSTEM, "lane %d: dup3: %s", lane->index, strerror(errno));
-	close(s->fd);
+	e = lane->io.ops->replace(&lane->io, s->fd);
+	if (e)
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_SYSTEM, "lane %d: dup3: %s", lane->index, strerror(e));
 	tcp_lane_reseal(lane, &s->seals);
 	reset_tx(lane);
 	store_relaxed(&r->base, lane->rx.bytes);

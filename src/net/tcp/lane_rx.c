@@ -9,10 +9,8 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -165,8 +163,14 @@ const struct tcp_target_ops tcp_target_text = {
 
 static void list_nowhere(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRES(lane_rx_mu)
 {
-	span->bytes = rx->left < LINK_NOWHERE ? rx->left : LINK_NOWHERE;
-	span->iov[0] = (struct iovec){span->nowhere, span->bytes};
+	size_t room = LINK_NOWHERE;
+
+	if (!rx->nowhere)
+		rx->nowhere = malloc(LINK_NOWHERE);
+	if (!rx->nowhere) /* the read-ahead buffer is empty while payload comes: slower, but it always does */
+		room = rx->room;
+	span->bytes = rx->left < room ? rx->left : room;
+	span->iov[0] = (struct iovec){rx->nowhere ? rx->nowhere : rx->buf, span->bytes};
 	span->n = 1;
 }
 
@@ -234,29 +238,41 @@ static uint32_t list_span(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRE
 	return ahead;
 }
 
-static ssize_t fill_inline(struct tcp_lane *lane, bool *ret_drained) REQUIRES(lane_rx_mu)
+/* So many bytes have come to where the span says. */
+static void take_span(struct tcp_lane *lane, const struct tcp_span *span, uint64_t n) REQUIRES(lane_rx_mu)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
+	uint64_t direct = n < span->bytes ? n : span->bytes;
+
+	store_relaxed(&rx->bytes, rx->bytes + n);
+	if (direct) {
+		if (lane->link->session.crc)
+			sum_payload(rx, span->iov, direct);
+		rx->target->advance(rx, direct);
+	}
+	rx->tail += (uint32_t)(n - direct);
+}
+
+static ssize_t fill_inline(struct tcp_lane *lane, bool *ret_drained) REQUIRES(lane_rx_mu)
+{
 	struct tcp_span span;
-	uint32_t ahead = list_span(rx, &span);
-	struct msghdr msg = {.msg_iov = span.iov, .msg_iovlen = (size_t)span.n};
-	/* A spinning receiver does this most of the time, and the kernel has less to do for one buffer. */
-	ssize_t n = span.n == 1 ? recv(lane->fd, span.iov[0].iov_base, span.iov[0].iov_len, MSG_DONTWAIT)
-				: recvmsg(lane->fd, &msg, MSG_DONTWAIT);
-	uint64_t direct;
+	uint32_t ahead = list_span(&lane->rx, &span);
+	ssize_t n = lane->io.ops->recv(&lane->io, span.iov, span.n);
 
 	if (n <= 0)
 		return n;
+	ASSERT((uint64_t)n <= span.bytes + ahead);
 	*ret_drained = (uint64_t)n < span.bytes + ahead;
-	store_relaxed(&rx->bytes, rx->bytes + (uint64_t)n);
-	direct = (uint64_t)n < span.bytes ? (uint64_t)n : span.bytes;
-	if (direct) {
-		if (lane->link->session.crc)
-			sum_payload(rx, span.iov, direct);
-		rx->target->advance(rx, direct);
-	}
-	rx->tail += (uint32_t)((uint64_t)n - direct);
+	take_span(lane, &span, (uint64_t)n);
 	return n;
+}
+
+static void cancelled_inline(struct tcp_lane *lane, size_t n) REQUIRES(lane_rx_mu)
+{
+	struct tcp_span span;
+
+	list_span(&lane->rx, &span); /* the same as when it began: nothing was parsed since */
+	take_span(lane, &span, n);
 }
 
 static int digest_inline(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu)
@@ -288,6 +304,7 @@ static void rest_inline(struct tcp_lane *lane)
 
 const struct tcp_receive_ops tcp_receive_inline = {
 	.fill = fill_inline,
+	.cancelled = cancelled_inline,
 	.digest = digest_inline,
 	.settle = settle_inline,
 	.has_more = has_more_inline,
@@ -302,12 +319,11 @@ const struct tcp_receive_ops tcp_receive_inline = {
  */
 static int cause_of_end(const struct tcp_lane *lane, int e)
 {
-	struct tcp_info info = {0};
-	socklen_t len = sizeof(info);
+	struct tcp_io_info info;
 
 	if (!lane->link->session.resume)
 		return e;
-	if (e == 0 && !getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_state == TCP_CLOSE)
+	if (e == 0 && lane->io.ops->info(&lane->io, &info) && info.closed)
 		return ECONNRESET;
 	return e == EPIPE ? 0 : e;
 }
@@ -360,13 +376,21 @@ static uint64_t read_lane(struct tcp_lane *lane, bool force, bool *ret_drained) 
 				break;
 		} else if (n == 0) {
 			end_lane(lane, 0);
-		} else if (errno == EAGAIN) {
+		} else if (errno == EAGAIN || errno == EINPROGRESS) {
 			*ret_drained = true;
 		} else if (errno != EINTR) {
 			end_lane(lane, errno);
 		}
 	}
 	return moved;
+}
+
+void tcp_lane_rx_cancel(struct tcp_lane *lane)
+{
+	size_t n = lane->io.ops->cancel_recv(&lane->io);
+
+	if (n)
+		lane->rx.ops->cancelled(lane, n);
 }
 
 /* How long lanes that still deliver may put off the end of a link: an error must be there soon after the deadline. */

@@ -4,13 +4,10 @@
 #include "net/tcp/link.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -56,7 +53,8 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 	for (int i = 0; i < nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
-		lane->fd = lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
+		lane->io = (struct tcp_io){.ops = tcp_io_engine, .fd = -1};
+		lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
 		lane->index = i;
 		lane->link = l;
 		/* A bulk lane reads ahead just the next header: everything else goes straight to its place. */
@@ -91,13 +89,13 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 
 		tcp_flow_free(lane);
 		tcp_lane_unseal(lane);
-		if (lane->fd >= 0)
-			close(lane->fd);
+		lane->io.ops->close(&lane->io);
 		for (int k = 0; k < 2; k++)
 			if (lane->tx.pipe[k] >= 0)
 				close(lane->tx.pipe[k]);
 		free(lane->rx.buf);
 		free(lane->rx.bounce);
+		free(lane->rx.nowhere);
 	}
 	gantry_list_each_safe (pos, &l->rx.unexpected) {
 		free(gantry_container(pos, struct tcp_unexpected, node));
@@ -273,11 +271,9 @@ static int living_lanes(const struct tcp_link *l)
 	int n = 0;
 
 	for (int i = 0; i < l->nlanes; i++) {
-		struct tcp_info info = {0};
-		socklen_t len = sizeof(info);
+		struct tcp_io_info info;
 
-		n += !getsockopt(l->lanes[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
-		     info.tcpi_state == TCP_ESTABLISHED;
+		n += l->lanes[i].io.ops->info(&l->lanes[i].io, &info) && info.established;
 	}
 	return n;
 }
@@ -358,7 +354,7 @@ void tcp_link_hang_up(struct tcp_link *l)
 	}
 	link_mu_unlock(&l->mu);
 	for (int i = 0; now && i < l->nlanes; i++)
-		shutdown(l->lanes[i].fd, SHUT_WR);
+		l->lanes[i].io.ops->shut(&l->lanes[i].io);
 }
 
 /*
@@ -398,6 +394,7 @@ void tcp_link_close_tx(struct tcp_link *l) UNCHECKED
 	for (int i = 1; i < l->nlanes; i++)
 		lane_tx_mu_lock(&l->lanes[i].tx.lock);
 	control_mu_lock(&l->control_mu);
+	tcp_control_advance(&l->control, l->lanes[0].io.ops->cancel_send(&l->lanes[0].io));
 	adopt_batch(l);
 	for (int i = 1; i < l->nlanes; i++)
 		tcp_lane_tx_abandon(&l->lanes[i]);
@@ -432,6 +429,7 @@ void tcp_link_close_rx(struct tcp_link *l) UNCHECKED
 		struct tcp_lane_rx *rx = &l->lanes[i].rx;
 
 		lane_rx_mu_lock(&rx->lock);
+		tcp_lane_rx_cancel(&l->lanes[i]);
 		/* The rest of this piece has no place to go any more. */
 		if (rx->state == TCP_RX_PAYLOAD && rx->target->posted) {
 			rx->target = &tcp_target_nowhere;

@@ -30,8 +30,8 @@
  * Request state is store-released by whoever completes it and load-acquired by test.
  *
  * Ways are tables: how the bytes of a piece get into a socket (tcp_push_ops), how a lane receives (tcp_receive_ops),
- * where received bytes go (tcp_target_ops, tcp_sink_ops), how a message leaves (tcp_leave_ops). A new way is a new
- * table.
+ * where received bytes go (tcp_target_ops, tcp_sink_ops), how a message leaves (tcp_leave_ops), what carries out an
+ * operation on a socket (tcp_io_ops, io.h). A new way is a new table.
  */
 #ifndef GANTRY_NET_TCP_LINK_H
 #define GANTRY_NET_TCP_LINK_H
@@ -53,6 +53,7 @@
 #include "inet/sock.h"
 #include "net/net.h"
 #include "net/tcp/hello.h"
+#include "net/tcp/io.h"
 #include "net/tcp/resume.h"
 #include "net/tcp/vec.h"
 
@@ -64,6 +65,7 @@ enum {
 		LINK_WINDOW / 8 * 3, /* consumed bytes that the peer must hear of now; less rides along with messages */
 	LINK_BATCH = 32,	     /* eager messages in one system call */
 	LINK_CONTROL_FRAMES = 16,    /* control frames in one system call */
+	LINK_GATHER = 256,	     /* bytes of a batch that are copied into one buffer, which costs the kernel less */
 	LINK_READAHEAD = 64 << 10,   /* control lane: many small messages in one system call */
 	LINK_COPY_TWICE = 8 << 10,   /* behind a payload up to this size, reading far ahead pays */
 	LINK_COALESCE = 64 << 10,    /* small messages of a stream are collected up to here */
@@ -291,7 +293,6 @@ struct tcp_span {
 	struct iovec iov[LINK_VEC_MAX + 1];
 	int n;
 	uint64_t bytes;
-	uint8_t nowhere[LINK_NOWHERE]; /* no thread-local variable: a plugin has little room for those */
 };
 
 /* Where the payload of a frame goes; lane_rx_mu is held, and link_mu for put and end. lane_rx.c, unpack_rx.c. */
@@ -307,8 +308,10 @@ struct tcp_target_ops {
 /* How a lane receives; lane_rx_mu is held. Headers and payload in line (lane_rx.c), both in sealed records (sealed.c), or
  * payload alone (flow_rx.c). */
 struct tcp_receive_ops {
-	/* One call. Bytes, 0 at the end of the stream, -1 with errno. *ret_drained: the socket is empty now. */
+	/* One operation (io.h). Bytes, 0 at the end of the stream, -1 with errno. *ret_drained: the socket is empty now. */
 	ssize_t (*fill)(struct tcp_lane *lane, bool *ret_drained);
+	/* The operation in flight was cancelled after it had moved n bytes, more than 0. */
+	void (*cancelled)(struct tcp_lane *lane, size_t n);
 	/* What has come goes to where it belongs. Under link_mu. -1: the link has failed. */
 	int (*digest)(struct tcp_lane *lane, bool force);
 	void (*settle)(struct tcp_lane *lane, bool drained); /* after that, without link_mu */
@@ -339,6 +342,8 @@ struct tcp_lane_rx {
 	uint32_t bounced GUARDED_BY(lane_rx_mu);
 	uint32_t crc GUARDED_BY(lane_rx_mu); /* of the payload that has come, if the link has checksums */
 	uint8_t *buf GUARDED_BY(lane_rx_mu); /* owned read-ahead */
+	uint8_t *nowhere
+		GUARDED_BY(lane_rx_mu); /* owned: LINK_NOWHERE bytes for payload that is dropped; NULL until then */
 	uint32_t room, head GUARDED_BY(lane_rx_mu), tail GUARDED_BY(lane_rx_mu);
 	bool large GUARDED_BY(lane_rx_mu); /* the last message was too large to be worth a second copy */
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a descriptor that is
@@ -363,7 +368,7 @@ struct tcp_sealed {
 };
 
 struct tcp_lane {
-	int fd;
+	struct tcp_io io;
 	int index;
 	struct tcp_link *link;
 	struct gantry_addr local, peer;
@@ -531,6 +536,7 @@ struct tcp_control {
 	int iov_at, iov_n;
 	struct tcp_send *batch[LINK_BATCH + 1];
 	int batch_n;
+	uint8_t together[LINK_GATHER]; /* a small batch, in one buffer */
 	uint8_t frames[LINK_CONTROL_FRAMES][WIRE_FRAME_SIZE];
 	int nframes;
 	char text[WIRE_ERROR_TEXT_MAX];
@@ -675,6 +681,8 @@ void tcp_lane_lost(struct tcp_lane *lane) EXCLUDES(link_mu); /* with errno: the 
 /* lane_rx.c. 1: bytes moved. force: also take in messages whose receives are not posted; otherwise they get a second
  * chance. */
 int tcp_lane_rx(struct tcp_lane *lane, bool force) EXCLUDES(lane_rx_mu, link_mu);
+/* Nothing is written to the place of its payload any more by what is in flight. */
+void tcp_lane_rx_cancel(struct tcp_lane *lane) REQUIRES(lane_rx_mu);
 extern const struct tcp_receive_ops tcp_receive_inline;
 /* sealed.c. Takes the seals; before the lane is used. */
 gantry_result tcp_lane_seal(struct tcp_lane *lane, struct inet_seals *seals);

@@ -146,8 +146,7 @@ static void close_lanes(const struct gantry_list *links) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (l, links, struct tcp_link, node) {
 		for (int i = 0; i < l->nlanes; i++)
-			if (l->lanes[i].fd >= 0)
-				close(l->lanes[i].fd);
+			l->lanes[i].io.ops->close(&l->lanes[i].io);
 		tcp_resume_in_child(l);
 	}
 }

@@ -6,19 +6,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/errqueue.h>
-#include <netinet/in.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
 #include "net/tcp/link.h"
-
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
 
 enum { SPLICE_TAIL = 16 << 10, DRAIN_AT = 8 };
 /* Where sender and receiver share the work: bytes that are spliced, then copied. Two fifths copied was best
@@ -71,7 +64,7 @@ static int open_pipe(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 /* What a call on a socket that failed means for a push. */
 static int full_or_lost(void)
 {
-	return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
+	return tcp_io_is_later(errno) ? 0 : -1;
 }
 
 /* The same while splicing: a full socket says that the receiver is behind. */
@@ -98,12 +91,12 @@ static void stop_splicing(struct tcp_lane *lane, const char *what) REQUIRES(lane
 static int send_header(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
+	const struct iovec iov = {tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left};
 	ssize_t n;
 
 	if (!tx->header_left)
 		return 1;
-	n = send(lane->fd, tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left,
-		 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+	n = lane->io.ops->send(&lane->io, &iov, 1, TCP_IO_MORE);
 	if (n < 0)
 		return full_or_lost();
 	tcp_lane_given(lane, n);
@@ -188,8 +181,8 @@ static int push_spliced(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 		int rc;
 
 		if (copy) {
-			n = send(lane->fd, tx->data, copy,
-				 MSG_DONTWAIT | MSG_NOSIGNAL | (copy < tx->left ? MSG_MORE : 0));
+			n = lane->io.ops->send(&lane->io, &(struct iovec){(void *)(uintptr_t)tx->data, copy}, 1,
+					       copy < tx->left ? TCP_IO_MORE : 0);
 			if (n < 0)
 				return spliced_full_or_lost(tx);
 			tcp_lane_given(lane, n);
@@ -199,8 +192,7 @@ static int push_spliced(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 		}
 		if (!tx->in_pipe && (rc = fill_pipe(lane)) <= 0)
 			return rc;
-		n = splice(tx->pipe[0], NULL, lane->fd, NULL, tx->in_pipe,
-			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (tx->left ? SPLICE_F_MORE : 0));
+		n = lane->io.ops->splice(&lane->io, tx->pipe[0], tx->in_pipe, tx->left ? TCP_IO_MORE : 0);
 		if (n < 0)
 			return spliced_full_or_lost(tx);
 		tcp_lane_given(lane, n);
@@ -217,28 +209,14 @@ const struct tcp_push_ops tcp_push_spliced = {.name = "splice", .push = push_spl
 static void drain_errors(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
-	uint8_t control[128];
+	bool copied = false;
+	uint32_t call;
 
-	while (tx->completed != tx->calls) {
-		struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
-		struct cmsghdr *c;
-
-		if (recvmsg(lane->fd, &msg, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
-			return;
-		for (c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-			struct sock_extended_err ee;
-
-			if (c->cmsg_level != SOL_IP && c->cmsg_level != SOL_IPV6)
-				continue;
-			memcpy(&ee, CMSG_DATA(c), sizeof(ee));
-			if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
-				continue;
-			store_relaxed(&tx->completed, ee.ee_data + 1);
-			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) &&
-			    exchange_relaxed(&lane->link->tx.msg_zerocopy, 0))
-				LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
-					 lane->link->session.peer);
-		}
+	while (tx->completed != tx->calls && lane->io.ops->completion(&lane->io, &call, &copied)) {
+		store_relaxed(&tx->completed, call + 1);
+		if (copied && exchange_relaxed(&lane->link->tx.msg_zerocopy, 0))
+			LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
+				 lane->link->session.peer);
 	}
 }
 
@@ -251,12 +229,12 @@ static int push_copied(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	while (tx->left || tx->header_left) {
 		uint64_t bytes = 0;
 		int header = tx->header_left != 0, parts = tcp_piece_list(tx, iov + 1, &bytes);
-		struct msghdr msg = {.msg_iov = header ? iov : iov + 1, .msg_iovlen = (size_t)(parts + header)};
 		uint32_t of_header = tx->header_left;
 		ssize_t n;
 
 		iov[0] = (struct iovec){tx->header + WIRE_FRAME_SIZE - of_header, of_header};
-		n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (bytes < tx->left ? MSG_MORE : 0));
+		n = lane->io.ops->send(&lane->io, header ? iov : iov + 1, parts + header,
+				       bytes < tx->left ? TCP_IO_MORE : 0);
 		if (n < 0)
 			return full_or_lost();
 		tcp_lane_given(lane, n);
@@ -271,16 +249,17 @@ static int push_copied(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 const struct tcp_push_ops tcp_push_copied = {.name = "copy", .push = push_copied};
 
 /* One call by reference. Bytes, or -1 with errno; EFAULT: plain sends from now on. */
-static ssize_t send_by_reference(struct tcp_lane *lane, struct msghdr *msg, int flags) REQUIRES(lane_tx_mu)
+static ssize_t send_by_reference(struct tcp_lane *lane, const struct iovec *iov, int parts, unsigned flags)
+	REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
-	ssize_t n = sendmsg(lane->fd, msg, flags | MSG_ZEROCOPY);
+	ssize_t n = lane->io.ops->send(&lane->io, iov, parts, flags | TCP_IO_REFERENCE);
 
 	if (n >= 0) {
 		store_relaxed(&tx->calls, tx->calls + 1);
 	} else if (errno == ENOBUFS) {
 		drain_errors(lane);
-		n = sendmsg(lane->fd, msg, flags);
+		n = lane->io.ops->send(&lane->io, iov, parts, flags);
 	} else if (errno == EFAULT) {
 		LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on", lane->link->session.peer);
 		store_relaxed(&lane->link->tx.msg_zerocopy, 0);
@@ -297,16 +276,16 @@ static int push_zerocopy(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 
 	ASSERT_HELD(&tx->lock);
 	while ((tx->left || tx->header_left) && load_relaxed(&lane->link->tx.msg_zerocopy)) {
-		struct msghdr msg = {.msg_iov = iov};
 		uint64_t bytes = 0;
+		int parts;
 		ssize_t n;
 
 		/* A header must not be sent by reference: it is overwritten by the next piece's. */
 		rc = send_header(lane);
 		if (rc <= 0)
 			return rc;
-		msg.msg_iovlen = (size_t)tcp_piece_list(tx, iov, &bytes);
-		n = send_by_reference(lane, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (bytes < tx->left ? MSG_MORE : 0));
+		parts = tcp_piece_list(tx, iov, &bytes);
+		n = send_by_reference(lane, iov, parts, bytes < tx->left ? TCP_IO_MORE : 0);
 		if (n < 0 && errno == EFAULT)
 			break;
 		if (n < 0)

@@ -4,11 +4,9 @@
 #include "net/tcp/resume.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -297,12 +295,11 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	struct tcp_dial *d = gantry_container(s, struct tcp_dial, source);
 	struct tcp_lane *lane = d->lane;
 	enum inet_event event;
-	socklen_t len = sizeof(int);
-	int e = 0;
 
 	(void)events;
 	if (d->state == DIAL_CONNECTING) {
-		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		int e = sock_error(s->fd);
+
 		if (e || !say_hello(d)) {
 			dial_failed(lane, e ? e : EPROTO);
 			return;
@@ -332,18 +329,16 @@ static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 /* For how many milliseconds the peer's kernel has said nothing on the lane; *ret_stalled: what we sent is lost. */
 static uint32_t lane_silence(const struct tcp_lane *lane, bool *ret_stalled)
 {
-	struct tcp_info info = {0};
-	socklen_t len = sizeof(info);
+	struct tcp_io_info info;
 	uint32_t silence, once, answer;
 
 	*ret_stalled = false;
-	if (getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+	if (!lane->io.ops->info(&lane->io, &info))
 		return UINT32_MAX;
-	silence =
-		info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv : info.tcpi_last_data_recv;
-	once = info.tcpi_rto / 1000 >> 1; /* TCP's timer, before it was doubled */
-	answer = 2 * info.tcpi_rtt / 1000 > ANSWER_MS ? 2 * info.tcpi_rtt / 1000 : ANSWER_MS;
-	*ret_stalled = info.tcpi_retransmits > 1 || (info.tcpi_retransmits && silence > once + answer);
+	silence = info.ack_age_ms < info.data_age_ms ? info.ack_age_ms : info.data_age_ms;
+	once = info.rto_us / 1000 >> 1; /* TCP's timer, before it was doubled */
+	answer = 2 * info.rtt_us / 1000 > ANSWER_MS ? 2 * info.rtt_us / 1000 : ANSWER_MS;
+	*ret_stalled = info.retransmits > 1 || (info.retransmits && silence > once + answer);
 	return silence;
 }
 
@@ -497,11 +492,9 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 /* Both leave by the same address, now. */
 static bool same_way(const struct tcp_lane *a, const struct tcp_lane *b)
 {
-	struct gantry_addr of[2] = {{.sa.sa_family = AF_UNSPEC}, {.sa.sa_family = AF_UNSPEC}};
-	socklen_t len[2] = {sizeof(of[0]), sizeof(of[1])};
+	struct gantry_addr of[2];
 
-	return !getsockname(a->fd, &of[0].sa, &len[0]) && !getsockname(b->fd, &of[1].sa, &len[1]) &&
-	       gantry_addr_same_host(&of[0], &of[1]);
+	return sock_local(a->io.fd, &of[0]) && sock_local(b->io.fd, &of[1]) && gantry_addr_same_host(&of[0], &of[1]);
 }
 
 struct silence {

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/atomic.h"
 #include "base/bytes.h"
@@ -152,10 +151,10 @@ static int push_sealed(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 			errno = EIO;
 			return -1;
 		}
-		n = send(lane->fd, s->out + s->out_at, tx->in_pipe,
-			 MSG_DONTWAIT | MSG_NOSIGNAL | (tx->left ? MSG_MORE : 0));
+		n = lane->io.ops->send(&lane->io, &(struct iovec){s->out + s->out_at, tx->in_pipe}, 1,
+				       tx->left ? TCP_IO_MORE : 0);
 		if (n < 0)
-			return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
+			return tcp_io_is_later(errno) ? 0 : -1;
 		tcp_lane_given(lane, n);
 		s->out_at += (size_t)n;
 		tx->in_pipe -= (uint64_t)n;
@@ -266,6 +265,13 @@ static size_t bytes_to_ask(struct tcp_lane *lane, int64_t record) REQUIRES(lane_
 	return first + (ROOM - s->in_n - first) / WHOLE * WHOLE;
 }
 
+/* So many bytes have come behind those that were there. */
+static void take_records(struct tcp_lane *lane, size_t n) REQUIRES(lane_rx_mu)
+{
+	lane->sealed->in_n += n;
+	store_relaxed(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n);
+}
+
 /* One read. As fill. */
 static ssize_t read_records(struct tcp_lane *lane, int64_t record) REQUIRES(lane_rx_mu)
 {
@@ -279,12 +285,11 @@ static ssize_t read_records(struct tcp_lane *lane, int64_t record) REQUIRES(lane
 		s->in_at = 0;
 	}
 	ask = bytes_to_ask(lane, record);
-	n = recv(lane->fd, s->in + s->in_n, ask, MSG_DONTWAIT);
+	n = lane->io.ops->recv(&lane->io, &(struct iovec){s->in + s->in_n, ask}, 1);
 	if (n <= 0)
 		return n;
 	s->empty = (size_t)n < ask;
-	s->in_n += (size_t)n;
-	store_relaxed(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n);
+	take_records(lane, (size_t)n);
 	return n;
 }
 
@@ -370,6 +375,7 @@ static void rest_sealed(struct tcp_lane *lane)
 
 const struct tcp_receive_ops tcp_receive_sealed = {
 	.fill = fill_sealed,
+	.cancelled = take_records,
 	.digest = digest_sealed,
 	.settle = settle_sealed,
 	.has_more = has_more_sealed,

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -131,18 +128,14 @@ void tcp_lane_tune(struct tcp_lane *lane, int fd, const struct gantry_addr *peer
 		.traffic_class = l->session.traffic_class,
 		.timeout_ns = gantry_params()->timeout,
 		.zerocopy = load_relaxed(&l->tx.msg_zerocopy),
+		/* What waits in a slow lane's socket cannot go to a faster one any more. */
+		.unsent_max = lane->index > 0 && l->session.rails > 1 ? 128 << 10 : 0,
 		.device = device,
 	};
-	socklen_t len = sizeof(lane->local);
 
-	getsockname(fd, &lane->local.sa, &len);
+	sock_local(fd, &lane->local);
 	lane->peer = *peer;
 	sock_tune(fd, &o);
-	if (lane->index > 0 && l->session.rails > 1) {
-		int lowat = 128 << 10; /* what waits in a slow lane's socket cannot go to a faster one any more */
-
-		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
-	}
 }
 
 void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *seals, const struct gantry_addr *peer,
@@ -150,15 +143,15 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *sea
 {
 	struct tcp_lane *lane = &l->lanes[index];
 
-	if (lane->fd >= 0) { /* the peer has dialled again: it has never heard of the first socket's welcome */
+	if (lane->io.fd >= 0) { /* the peer has dialled again: it has never heard of the first socket's welcome */
 		if (index == 0)
 			inet_source_release(&l->confirm);
 		tcp_flow_free(lane);
-		close(lane->fd);
+		lane->io.ops->close(&lane->io);
 	} else {
 		l->lanes_here++;
 	}
-	lane->fd = fd;
+	lane->io.ops->open(&lane->io, fd);
 	take_seals(lane, seals);
 	l->session.traffic_class = ctx->traffic_class;
 	tcp_lane_tune(lane, fd, peer, device);
@@ -265,8 +258,9 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	agree_on_resume(l, peer->resume);
 	if (peer->sealed) /* what leaves is not the user's memory */
 		return;
-	store_relaxed(&l->tx.splice, p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
-					     (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host));
+	store_relaxed(&l->tx.splice,
+		      tcp_io_engine->splice && (p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
+						(p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host)));
 	store_relaxed(&l->tx.msg_zerocopy, p->zerocopy == PARAM_ZEROCOPY_MSG ||
 						   (p->zerocopy == PARAM_ZEROCOPY_AUTO && !l->session.same_host));
 }

@@ -3,11 +3,6 @@
  * Counters of links and lanes, for inet/stats.h. They are those that the network keeps anyway, and TCP's own of each
  * socket: nothing is counted for this alone on the way of a message. Runs under loop_mu, so no link goes away meanwhile.
  */
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <stddef.h>
-#include <sys/socket.h>
-
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -20,15 +15,15 @@ static uint64_t ns_of(uint64_t ticks)
 
 /* TCP's microseconds. It says how long there was something to send, and how much of that its two limits were to blame
  * for. */
-static void put_limited(struct gantry_metrics *m, uint32_t labels, const struct tcp_info *t)
+static void put_limited(struct gantry_metrics *m, uint32_t labels, const struct tcp_io_info *t)
 {
-	uint64_t limits = t->tcpi_rwnd_limited + t->tcpi_sndbuf_limited;
-	uint64_t rest = t->tcpi_busy_time > limits ? t->tcpi_busy_time - limits : 0;
+	uint64_t limits = t->receiver_limited_us + t->buffer_limited_us;
+	uint64_t rest = t->busy_us > limits ? t->busy_us - limits : 0;
 
 	gantry_metrics_put(m, GANTRY_METRIC_LANE_LIMITED, gantry_metrics_label(m, labels, "cause", "receiver"),
-			   t->tcpi_rwnd_limited * 1000);
+			   t->receiver_limited_us * 1000);
 	gantry_metrics_put(m, GANTRY_METRIC_LANE_LIMITED, gantry_metrics_label(m, labels, "cause", "send_buffer"),
-			   t->tcpi_sndbuf_limited * 1000);
+			   t->buffer_limited_us * 1000);
 	gantry_metrics_put(m, GANTRY_METRIC_LANE_LIMITED, gantry_metrics_label(m, labels, "cause", "network"),
 			   rest * 1000);
 }
@@ -36,8 +31,7 @@ static void put_limited(struct gantry_metrics *m, uint32_t labels, const struct 
 static void put_lane(struct gantry_metrics *m, uint32_t link, struct tcp_lane *lane)
 {
 	uint32_t labels = gantry_metrics_label_int(m, link, "lane", lane->index);
-	struct tcp_info t = {0};
-	socklen_t len = sizeof(t);
+	struct tcp_io_info t;
 
 	/* What is given to lane 0 is in `bytes` at once, that of others when a piece is over. */
 	gantry_metrics_put(m, GANTRY_METRIC_LANE_SENT, labels,
@@ -45,11 +39,10 @@ static void put_lane(struct gantry_metrics *m, uint32_t link, struct tcp_lane *l
 	gantry_metrics_put(m, GANTRY_METRIC_LANE_RECEIVED, labels, load_relaxed(&lane->rx.bytes));
 	if (lane->index)
 		gantry_metrics_put(m, GANTRY_METRIC_LANE_PIECES, labels, load_relaxed(&lane->tx.pieces));
-	/* An older kernel fills in less. */
-	if (getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &t, &len) || len < offsetof(struct tcp_info, tcpi_delivered))
+	if (!lane->io.ops->info(&lane->io, &t) || !t.has_limits)
 		return;
-	gantry_metrics_put(m, GANTRY_METRIC_LANE_RETRANSMITS, labels, t.tcpi_total_retrans);
-	gantry_metrics_put(m, GANTRY_METRIC_LANE_RTT, labels, (uint64_t)t.tcpi_rtt * 1000);
+	gantry_metrics_put(m, GANTRY_METRIC_LANE_RETRANSMITS, labels, t.retransmits_total);
+	gantry_metrics_put(m, GANTRY_METRIC_LANE_RTT, labels, (uint64_t)t.rtt_us * 1000);
 	put_limited(m, labels, &t);
 }
 

@@ -36,7 +36,7 @@ const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum 
 /* 0: a lane has calls of MSG_ZEROCOPY on its socket. UNCHECKED: takes the locks of all lanes together. */
 static int make_ready(struct tcp_link *l) UNCHECKED
 {
-	int on = 1, fine = 1;
+	int fine = 1;
 
 	for (int i = 1; i < l->nlanes; i++) {
 		lane_tx_mu_lock(&l->lanes[i].tx.lock);
@@ -45,9 +45,10 @@ static int make_ready(struct tcp_link *l) UNCHECKED
 	if (fine)
 		store_relaxed(&l->tx.msg_zerocopy, 0);
 	for (int i = 1; i < l->nlanes; i++) {
-		if (fine && setsockopt(l->lanes[i].fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)))
-			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->session.peer,
-				  strerror(errno)); /* the first send fails */
+		int e = fine ? sock_allow_zerocopy(l->lanes[i].io.fd) : 0;
+
+		if (e)
+			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->session.peer, strerror(e)); /* the first send fails */
 		lane_tx_mu_unlock(&l->lanes[i].tx.lock);
 	}
 	return fine;
@@ -113,7 +114,7 @@ static void drain_device(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	uint32_t lo, hi;
 
 	for (int i = 0; i < DRAIN_MAX && tx->device && tcp_lane_busy(lane); i++) {
-		if (tx->device->ops->completed(tx->device, lane->fd, &lo, &hi) <= 0)
+		if (tx->device->ops->completed(tx->device, lane->io.fd, &lo, &hi) <= 0)
 			return; /* what is wrong with a socket shows when it is written or read */
 		store_relaxed(&tx->completed, tx->completed + (hi - lo + 1));
 	}
@@ -149,7 +150,7 @@ static void leave_lanes(struct tcp_txmem *m)
 		if (other && tx->device == t) {
 			tx->device = other->tx[other->of_lane[i]];
 		} else if (!other) {
-			t->ops->forget(t, l->lanes[i].fd);
+			t->ops->forget(t, l->lanes[i].io.fd);
 			store_relaxed(&tx->completed, tx->calls);
 			tx->device = NULL;
 		}
@@ -174,7 +175,7 @@ void tcp_txmem_close(struct tcp_link *l) UNCHECKED
 	ASSERT_HELD(&l->mu);
 	gantry_list_each_entry_safe (m, &l->devmem.txmems, struct tcp_txmem, node) {
 		for (int i = 1; i < l->nlanes; i++) {
-			m->tx[m->of_lane[i]]->ops->forget(m->tx[m->of_lane[i]], l->lanes[i].fd);
+			m->tx[m->of_lane[i]]->ops->forget(m->tx[m->of_lane[i]], l->lanes[i].io.fd);
 			l->lanes[i].tx.device = NULL;
 		}
 		m->link = NULL;
@@ -200,7 +201,7 @@ static int push_device(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	struct devmem_tx *t = m->tx[m->of_lane[lane->index]];
 
 	while (tx->left) {
-		ssize_t n = t->ops->send(t, lane->fd, (uint64_t)(tx->data - m->base), tx->left,
+		ssize_t n = t->ops->send(t, lane->io.fd, (uint64_t)(tx->data - m->base), tx->left,
 					 MSG_DONTWAIT | MSG_NOSIGNAL);
 		int e = errno;
 

@@ -265,7 +265,7 @@ static void sleep_until_needed(int self)
 			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
 				/* Completions that nobody has read would end the poll at once, and so would an end. */
 				if (!tcp_lane_busy(&l->lanes[k]) && !load_relaxed(&l->lanes[k].rx.eof))
-					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
+					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].io.fd, .events = POLLIN};
 			}
 		drop_link(self);
 	}

@@ -100,7 +100,7 @@ struct pcoll_opts {
  * Contents repeat after PCOLL_PERIOD elements, a prime: no chunk, slice or part of a power of two looks like another. So
  * a table of one period says all, and is compared at the speed of memcmp.
  */
-enum { PCOLL_PERIOD = 16381, PCOLL_ULPS = 10 };
+enum { PCOLL_PERIOD = 16381 };
 
 struct pcoll_data {
 	enum pcoll_op what;
@@ -118,7 +118,22 @@ void pcoll_input(const struct pcoll_data *d, int rank, int part, uint64_t length
 void pcoll_expected(const struct pcoll_data *d, int rank, int part, uint64_t length, void *table);
 /* The scalar by which a rank multiplies its input (mulsum): one element. */
 void pcoll_scalar(int type, int rank, void *ret_scalar);
-/* Elements of such a type that may differ from what is expected, in units in the last place. */
+/*
+ * By how many numbers of its type an element may differ from what is expected: 0, but for averages of floats, which are scaled by 1/n
+ * and rounded, and rounded again at every addition. If n is a power of two all of that is exact.
+ *
+ * Let N(x) be the place of x > 0 among the numbers of a type with p bits of mantissa, linear between them. Over a factor of two there are
+ * 2^(p-1) numbers, and x dN/dx = x / ulp(x) <= 2^p. Rounding to nearest changes ln x by at most ln(1 + u), u = 2^-p, so what follows from
+ * it moves by at most 2^p ln(1 + u) < 1. A sum of positive numbers whose logarithms are each off by at most d is off by at most d. So
+ * the result has moved by less than the number of roundings on the longest way to it, in whatever order ranks add:
+ *
+ *   m - 1   additions, of m inputs that are not 0; adding 0 is exact
+ *   1       the product with 1/n
+ *   1       1/n itself, for float and double; the smaller types are scaled by a float, whose 2^-24 are below 1/100 for all of them
+ *
+ * The expected value is rounded too, by 1/2 at most: the difference, a whole number, is at most that sum. Products below the smallest
+ * normal number are rounded to multiples of the smallest subnormal: 1/2 each, for m of them.
+ */
 int pcoll_tolerance(const struct pcoll_data *d);
 
 void pcoll_fill(void *to, uint64_t count, size_t size, const void *table);

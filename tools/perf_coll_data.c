@@ -133,14 +133,25 @@ static int contributes(const struct pcoll_data *d, int rank, int part, uint64_t 
 	return d->nranks <= most || ((uint64_t)rank + hash(d, -1, part, i)) % (uint64_t)d->nranks < (uint64_t)most;
 }
 
+static double room_of(const struct pcoll_data *d)
+{
+	return d->op == GANTRY_OP_PREMUL ? types[d->type].exact / 2 : types[d->type].exact;
+}
+
+/* How many ranks give something other than 0 to a sum, at most. */
+static int summands(const struct pcoll_data *d)
+{
+	int most = room_of(d) < SUMMANDS ? (int)room_of(d) : SUMMANDS;
+
+	return d->nranks < most ? d->nranks : most;
+}
+
 static double summand(const struct pcoll_data *d, int rank, int part, uint64_t i)
 {
-	double room = d->op == GANTRY_OP_PREMUL ? types[d->type].exact / 2 : types[d->type].exact;
-	int most = room < SUMMANDS ? (int)room : SUMMANDS;
-	double largest = floor(room / (d->nranks < most ? d->nranks : most));
+	double largest = floor(room_of(d) / summands(d));
 	uint64_t h = hash(d, rank, part, i), span = (uint64_t)largest;
 
-	if (!contributes(d, rank, part, i, most))
+	if (!contributes(d, rank, part, i, summands(d)))
 		return 0;
 	/* Averages of floats: each is scaled and rounded, so that a sum of both signs may have no digit right. */
 	if (types[d->type].kind == UNSIGNED || (types[d->type].kind == FLOATING && d->op == GANTRY_OP_AVG))
@@ -305,8 +316,14 @@ void pcoll_expected(const struct pcoll_data *d, int rank, int part, uint64_t len
 
 int pcoll_tolerance(const struct pcoll_data *d)
 {
-	return pcoll_traits[d->what].reduces && d->op == GANTRY_OP_AVG && types[d->type].kind == FLOATING ? PCOLL_ULPS
-													  : 0;
+	const int n = d->nranks, m = summands(d), is_small = types[d->type].mantissa != 0,
+		  is_subnormal = is_small && 1.0 / n < ldexp(1, 1 - types[d->type].bias);
+
+	if (!pcoll_traits[d->what].reduces || d->op != GANTRY_OP_AVG || types[d->type].kind != FLOATING)
+		return 0;
+	if (!(n & (n - 1)) && !is_subnormal)
+		return 0;
+	return m - 1 + (is_small ? 1 : 2) + (is_subnormal ? (m + 1) / 2 : 0);
 }
 
 /* ---- buffers ---- */

@@ -292,12 +292,15 @@ TEST(wrong_elements)
 	pcoll_fill(got, LONG, sizeof(*got), table);
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 0, &first), 0);
 	got[2 * PCOLL_PERIOD + 3] = nextafterf(nextafterf(table[3], 1e9f), 1e9f);
-	CHECK_EQ(pcoll_tolerance(&d), PCOLL_ULPS);
+	CHECK_EQ(pcoll_tolerance(&d), 4); /* two additions, the product, and 1/3 */
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 2, &first), 0);
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 0, &first), 1);
 	CHECK_EQ(first, 2 * PCOLL_PERIOD + 3);
 	got[2 * PCOLL_PERIOD + 3] = nextafterf(got[2 * PCOLL_PERIOD + 3], 1e9f);
 	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, 2, &first), 1);
+	for (int i = 0; i < 2; i++) /* five in all: one more than may be */
+		got[2 * PCOLL_PERIOD + 3] = nextafterf(got[2 * PCOLL_PERIOD + 3], 1e9f);
+	CHECK_EQ(pcoll_compare(got, LONG, d.type, table, pcoll_tolerance(&d), &first), 1);
 	/* A chunk from another place. */
 	pcoll_fill(got, LONG, sizeof(*got), table);
 	memcpy(got + 32768, got, 4096 * sizeof(*got));
@@ -305,6 +308,84 @@ TEST(wrong_elements)
 	CHECK_EQ(first, 32768);
 	free(table);
 	free(got);
+}
+
+/* ---- how far averages may be off ---- */
+
+static double rounded(int type, double v)
+{
+	uint64_t bits = pcoll_encode(type, v);
+
+	return value(type, &bits, 0);
+}
+
+/* An average as ranks make it: scaled first, then added up in whatever order, every sum rounded. */
+static uint64_t average_somehow(const struct pcoll_data *d, double *left)
+{
+	double by = d->type == GANTRY_TYPE_FLOAT64 ? 1.0 / d->nranks : (double)(float)(1.0 / d->nranks);
+
+	for (int i = 0; i < d->nranks; i++)
+		left[i] = rounded(d->type, left[i] * by);
+	for (uint32_t n = (uint32_t)d->nranks; n > 1; n--) {
+		uint32_t a = random_below(n), b = random_below(n - 1);
+		double *to = &left[b < a ? b : b + 1];
+
+		*to = rounded(d->type, *to + left[a]);
+		left[a] = left[n - 1];
+	}
+	return pcoll_encode(d->type, left[0]);
+}
+
+/* The worst of many elements, each averaged in an order of its own. */
+static int64_t furthest_off(const struct pcoll_data *d)
+{
+	enum { TABLE = 500 };
+	const size_t size = perf_comm_type_bytes(d->type);
+	char *in = calloc((size_t)d->nranks, TABLE * size), *want = calloc(TABLE, size);
+	double *all = calloc((size_t)d->nranks, sizeof(*all));
+	int64_t worst = 0;
+
+	pcoll_expected(d, 0, 0, TABLE, want);
+	for (int r = 0; r < d->nranks; r++)
+		pcoll_input(d, r, 0, TABLE, in + (size_t)r * TABLE * size);
+	for (int i = 0; i < TABLE; i++) {
+		uint64_t expected = 0;
+		int64_t off;
+
+		for (int r = 0; r < d->nranks; r++)
+			all[r] = value(d->type, in + (size_t)r * TABLE * size, i);
+		memcpy(&expected, want + (size_t)i * size, size);
+		off = (int64_t)(average_somehow(d, all) - expected);
+		worst = llabs(off) > worst ? llabs(off) : worst;
+	}
+	free(in);
+	free(want);
+	free(all);
+	return worst;
+}
+
+/* No order of additions takes an average further than the tolerance. */
+TEST(tolerance)
+{
+	static const int types[] = {GANTRY_TYPE_FLOAT16,    GANTRY_TYPE_BFLOAT16, GANTRY_TYPE_FLOAT8E4M3,
+				    GANTRY_TYPE_FLOAT8E5M2, GANTRY_TYPE_FLOAT32,  GANTRY_TYPE_FLOAT64};
+	static const int ranks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 31, 65, 128, 300};
+
+	EACH_ROW (t, types) {
+		EACH_ROW (k, ranks) {
+			const struct pcoll_data d = {.what = PCOLL_ALL_REDUCE,
+						     .type = types[t],
+						     .op = GANTRY_OP_AVG,
+						     .nranks = ranks[k],
+						     .seed = 3};
+			int64_t worst = furthest_off(&d);
+
+			printf("type %d, %d ranks: %d off, %d allowed\n", d.type, d.nranks, (int)worst,
+			       pcoll_tolerance(&d));
+			CHECK(worst <= pcoll_tolerance(&d));
+			CHECK(ranks[k] > 8 || ranks[k] & (ranks[k] - 1) || !pcoll_tolerance(&d));
+		}
+	}
 }
 
 /* Copies of the host device, and how they go wrong: a rank that is alone has all-to-all with itself. */

@@ -17,6 +17,7 @@ static struct {
 	const struct relay *relay;
 	int conn, way; /* which connection of the relay's, and which way of it */
 	int64_t at;    /* bytes that pass before the reset */
+	bool ends;     /* it ends in order instead, in both directions */
 	int hit;       /* atomic */
 } cut;
 
@@ -28,7 +29,11 @@ static int64_t reset_at(const struct relay_conn *c, int way)
 	if ((int64_t)c->moved[way] < cut.at)
 		return cut.at;
 	__atomic_store_n(&cut.hit, 1, __ATOMIC_RELAXED);
-	return -1;
+	if (!cut.ends)
+		return -1;
+	for (int i = 0; i < 2; i++)
+		shutdown(c->fd[i], SHUT_WR);
+	return RELAY_ALL;
 }
 
 static void begin_relay(struct relay *r)
@@ -266,6 +271,34 @@ TEST(encrypted)
 	set_params("GANTRY_SECRET", NULL, "GANTRY_ENCRYPT", NULL);
 }
 
+/*
+ * The rendezvous ends, as a proxy may end it, when both sides have the other's offer and neither has said that it is ready. With
+ * GANTRY_RESUME both go on over the network: there is no second rendezvous, unless the machine was so slow that the first was given up.
+ */
+TEST(ended)
+{
+	enum { PATIENCE_MS = 4000 }; /* less than rx waits before it begins again */
+	uint64_t began;
+	struct outcome o;
+
+	set_params("GANTRY_RESUME", "on", "GANTRY_TIMEOUT", "20s");
+	cut.relay = &meet;
+	cut.conn = 0;
+	cut.way = TO_CLIENT;
+	cut.at = INET_ANSWER_SIZE + RX_OFFER_SIZE; /* then comes the word that the server is ready */
+	cut.ends = true;
+	cut.hit = 0;
+	began = now_ms();
+	meet_once(&o, NULL, NULL);
+	CHECK_OK(o.connected);
+	CHECK_OK(o.talked);
+	CHECK(cut.hit);
+	if (now_ms() - began < PATIENCE_MS)
+		CHECK_EQ(meet.n, 1);
+	cut.ends = false;
+	set_params("GANTRY_RESUME", NULL);
+}
+
 /* ---- after set-up ---- */
 
 enum { CUTS = 20, LARGE = 200000 };
@@ -461,18 +494,30 @@ TEST(passed_on)
 	set_params("GANTRY_SECRET", NULL);
 }
 
+/* Below those that the kernel gives to outgoing connections: the listener comes and goes, and would find its port taken. */
+static int quiet_port(void)
+{
+	int port = 20000 + getpid() % 10000, taken = 1;
+
+	for (; taken && port < 32768; port += taken) {
+		struct sockaddr_in at = lo_addr(port);
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		CHECK(fd >= 0);
+		taken = bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0;
+		close(fd);
+	}
+	CHECK(!taken);
+	return port;
+}
+
 void tests_begin(void)
 {
-	int probe, port;
-
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_LANES", "1", 1);
 	relay_make(&meet, 0, 0);
 	relay_make(&data, 0, 0);
 	meet.allow = data.allow = reset_at;
-	probe = lo_bound(0, &port);
-	close(probe);
-	data.to = (struct sockaddr_in){
-		.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	data.to = lo_addr(quiet_port());
 	relay_advertise(&data);
 }

@@ -128,6 +128,7 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		.generation = m->conn ? ++m->dial.generation : 0,
 		.host = gantry_host_id(),
 		.received = m->conn ? m->conn->session.received : 0,
+		.to = inet_target_of(candidate(m)),
 	};
 
 	ctl_hello_encode(&h, out);

@@ -230,6 +230,13 @@ out:
 	return memcmp(again, in, sizeof(again)) ? GANTRY_ERR_PROTOCOL : GANTRY_OK;
 }
 
+bool ctl_id_is_fixed(const struct ctl_id *id)
+{
+	static const uint8_t none[INET_KEY_SIZE];
+
+	return memcmp(id->key, none, sizeof(none)) == 0;
+}
+
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE])
 {
 	put64(out, h->comm_id);
@@ -243,6 +250,7 @@ void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE])
 	put32(out + 56, h->generation);
 	put64(out + 60, h->host);
 	put64(out + 68, h->received);
+	inet_target_encode(&h->to, out + 76);
 }
 
 gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct ctl_hello *ret)
@@ -267,6 +275,7 @@ gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct 
 		h.generation = get32(in + 56);
 		h.host = get64(in + 60);
 		h.received = get64(in + 68);
+		inet_target_decode(in + 76, &h.to);
 	}
 	*ret = h;
 	return GANTRY_OK;

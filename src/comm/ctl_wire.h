@@ -39,12 +39,13 @@
 
 #include "comm/ctl.h"
 #include "inet/settings.h"
+#include "inet/target.h"
 
 enum {
-	CTL_VERSION = 6,
+	CTL_VERSION = 7,
 	CTL_HEAD_SIZE = 32,
 	CTL_ADDR_SIZE = 20,
-	CTL_HELLO_SIZE = 32 + CTL_ADDR_SIZE + 24,
+	CTL_HELLO_SIZE = 32 + CTL_ADDR_SIZE + 24 + INET_TARGET_SIZE,
 	CTL_ACCEPTED_SIZE = 24,
 	CTL_EXCHANGE_SIZE = 24,
 	CTL_WHO_SIZE = INET_SELF_SIZE,
@@ -126,6 +127,7 @@ struct ctl_id {
 void ctl_id_encode(const struct ctl_id *id, struct gantry_unique_id *out);
 /* ERR_INVALID: not an id. Any version is decoded: the caller compares. */
 gantry_result ctl_id_decode(const struct gantry_unique_id *in, struct ctl_id *ret);
+bool ctl_id_is_fixed(const struct ctl_id *id); /* gantry_ctl_fixed_id: it has no key */
 
 /* ---- the payloads of hello and answer ---- */
 
@@ -141,6 +143,7 @@ struct ctl_hello {
 	uint32_t generation; /* which socket of this membership it is; 0: it joins */
 	uint64_t host;	     /* gantry_host_id */
 	uint64_t received;   /* frames of the hub that have come, signs of life not counted */
+	struct inet_target to;
 };
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE]);
 /* ERR_PROTOCOL: it is none. Of another version only the communicator is known, which stays where it is. */

@@ -326,6 +326,7 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 	hub->connect_timeout = gantry_params()->connect_timeout;
 	hub->call_timeout = gantry_params()->call_timeout;
 	hub->comm_id = id->comm_id;
+	hub->fixed = ctl_id_is_fixed(id);
 	TRY(inet_mixed_key(id->key, hub->key_bytes, &hub->key));
 	hub->secrets = hub->key.auth == INET_AUTH_SECRET;
 	inet_loop_lock();

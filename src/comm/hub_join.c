@@ -339,6 +339,18 @@ static void refuse_unknown(struct inet_conn *c, uint64_t comm_id) REQUIRES(loop_
 
 /* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
 
+/* A hub whose id is not random could be taken for another one with the same secret. Without a secret an address proves nothing, and it may
+ * be translated on the way. */
+static bool is_for_hub(const struct inet_conn *c, const struct hub *hub, const struct ctl_hello *h) REQUIRES(loop_mu)
+{
+	struct gantry_addr advertised;
+
+	if (!hub->fixed || hub->key.auth != INET_AUTH_SECRET || c->shake.peer_version != CTL_VERSION)
+		return true;
+	return inet_advertised(&hub->port->addr, &advertised) == GANTRY_OK &&
+	       inet_target_is_here(&h->to, c->source.fd, &advertised);
+}
+
 static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	struct ctl_hello h;
@@ -351,6 +363,12 @@ static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 	hub = hub_find(h.comm_id);
 	if (!hub) {
 		refuse_unknown(c, h.comm_id);
+		return;
+	}
+	if (!is_for_hub(c, hub, &h)) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
+				 "the rank dialled another address than that of this process: if addresses are "
+				 "translated on the way, set GANTRY_ADVERTISE where the ranks meet");
 		return;
 	}
 	c->tag = h.comm_id;

@@ -56,6 +56,7 @@ struct hub {
 	uint64_t comm_id;
 	struct inet_key key;
 	uint8_t key_bytes[INET_KEY_SIZE];
+	bool fixed; /* its id is one that ranks make for themselves: the address alone tells it from other hubs */
 	uint64_t timeout, connect_timeout, call_timeout; /* ns; the last one: 0 for none */
 
 	enum hub_state state;

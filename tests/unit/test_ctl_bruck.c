@@ -176,7 +176,7 @@ static void check_traffic(const struct sim *s, int log)
 		CHECK_EQ(s->ranks[r].out, parts + (uint64_t)log * 737);
 		CHECK_EQ(s->ranks[r].in, parts + (uint64_t)log * 737);
 	}
-	CHECK_EQ(s->root_in, n * 376);
+	CHECK_EQ(s->root_in, n * 396);
 	CHECK_EQ(s->root_out, n * (520 + 20 * (uint64_t)log));
 }
 

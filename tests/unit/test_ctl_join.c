@@ -198,7 +198,7 @@ TEST(test_arguments)
 		CHECK_EQ(s[i].joined, GANTRY_ERR_INVALID);
 	free(s);
 	id.bytes[4]++;
-	refused(&id, 0, 1, GANTRY_ERR_VERSION, "of version 7, this library is of version 6");
+	refused(&id, 0, 1, GANTRY_ERR_VERSION, "of version 8, this library is of version 7");
 	memset(&id, 0, sizeof(id));
 	refused(&id, 0, 1, GANTRY_ERR_INVALID, "");
 	CHECK_EQ(gantry_ctl_comm_id(&id), 0);
@@ -663,6 +663,36 @@ TEST(test_fixed)
 	gantry_ctl_awaits(&id, text, sizeof(text));
 	CHECK_STR(text, "");
 	ranks_leave(s, 3);
+}
+
+/* A relay passes a rank's hello on to another hub of that name with the same secret: refused, by the address that was dialled. */
+TEST(test_fixed_passed_on)
+{
+	static struct relay relay;
+	struct gantry_unique_id id, through;
+	struct gantry_addr a, at;
+	struct rank_state *s;
+	char text[64];
+
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_params("GANTRY_SECRET", "a secret of thirty-two characters");
+	serve_fixed("job 3", &a, &id);
+	relay.to = a.in;
+	relay_make(&relay, 0, 1);
+	relay_start(&relay);
+	at.in = lo_addr(relay.port);
+	gantry_ctl_fixed_id(&at, "job 3", &through);
+	refused(&through, 1, 2, GANTRY_ERR_REFUSED, "dialled another address than that of this process");
+	snprintf(text, sizeof(text), "127.0.0.1:%d", relay.port);
+	set_params("GANTRY_ADVERTISE", text); /* the hub's process is reached that way */
+	s = ranks_make(2, &id, NULL);
+	s[1].id = &through;
+	ranks_start(s, 2);
+	ranks_joined(s, 2);
+	ranks_leave(s, 2);
+	relay_stop(&relay);
+	set_params("GANTRY_SECRET", NULL, "GANTRY_ADVERTISE", NULL);
 }
 
 /* A hub that comes late, and one whose port somebody else has. */

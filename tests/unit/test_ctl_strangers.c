@@ -83,7 +83,7 @@ static int read_answer(int fd, char text[INET_TEXT_SIZE])
 
 	if (!read_all(fd, raw, 16))
 		return 0;
-	CHECK(memcmp(raw, "GANTRY\x02\n\x06\0", 10) == 0);
+	CHECK(memcmp(raw, "GANTRY\x02\n\x07\0", 10) == 0);
 	CHECK_EQ(get32(raw + 12), 0);
 	CHECK(raw[10] == VERSION || raw[10] == AUTH || raw[10] == NOBODY || raw[10] == CHALLENGE);
 	CHECK(read_all(fd, raw + 16, (raw[10] == CHALLENGE ? INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) - 16));
@@ -266,7 +266,7 @@ static void test_refusals(void)
 	int verdict, fd = hello_answered(9, decoded.comm_id, &verdict, text);
 
 	CHECK_EQ(verdict, VERSION);
-	CHECK_HAS(text, "version differs: 6 (hub's side) and 9 (rank's side); gantry ");
+	CHECK_HAS(text, "version differs: 7 (hub's side) and 9 (rank's side); gantry ");
 	close(fd);
 	fd = hello_answered(CTL_VERSION, decoded.comm_id + 1, &verdict, text);
 	CHECK_EQ(verdict, NOBODY);

@@ -486,12 +486,11 @@ static void be_child(int in, int out, int has_hub)
 		pause();
 }
 
-static void dies(int has_hub, int unread)
+/* Rank 0, here, and rank 1, in the child that is returned. */
+static pid_t join_child(int has_hub, struct rank_state *s)
 {
 	struct gantry_unique_id id;
-	struct rank_state s;
 	int to[2], from[2];
-	uint64_t began;
 	pid_t pid;
 	char c;
 
@@ -505,8 +504,21 @@ static void dies(int has_hub, int unread)
 		CHECK_OK(gantry_ctl_create_id(&id));
 		CHECK_EQ(write(to[1], &id, sizeof(id)), sizeof(id));
 	}
-	join_one(&s, &id, 0);
+	join_one(s, &id, 0);
 	CHECK_EQ(read(from[0], &c, 1), 1);
+	for (int i = 0; i < 2; i++) {
+		close(to[i]);
+		close(from[i]);
+	}
+	return pid;
+}
+
+static void dies(int has_hub, int unread)
+{
+	struct rank_state s;
+	uint64_t began;
+	pid_t pid = join_child(has_hub, &s);
+
 	CHECK_EQ(kill(pid, SIGSTOP), 0);
 	sleep_ms(20);
 	if (unread)
@@ -521,27 +533,112 @@ static void dies(int has_hub, int unread)
 	CHECK_EQ(s.lost_rank[0], 1);
 	CHECK_EQ(s.lost_why[0], GANTRY_ERR_PEER_LOST);
 	CHECK_HAS(s.lost_text, "nothing listens there any more: its process ended");
-	for (int i = 0; i < 2; i++) {
-		close(to[i]);
-		close(from[i]);
-	}
 	gantry_ctl_leave(s.ctl);
 	until_quiet();
 }
 
 TEST(dead_rank)
 {
-	resume_on("4s");
+	resume_on("10s");
 	for (int unread = 0; CAN_FORK && unread < 2; unread++)
 		dies(0, unread);
 }
 
 TEST(dead_hub)
 {
-	resume_on("4s");
+	resume_on("10s");
 	for (int unread = 0; CAN_FORK && unread < 2; unread++)
 		dies(1, unread);
 }
+
+/* ---- outages longer than a quarter of GANTRY_TIMEOUT, after which a rank dials again, and shorter than all of it ---- */
+
+enum { OUTAGE_PERCENT = 35, SECONDS_FIRST = 4, SECONDS_MOST = 64 };
+
+static bool can_talk(struct rank_state *s)
+{
+	char c = 0;
+
+	for (int i = 0; i < 2; i++)
+		if (gantry_ctl_send(s[i].ctl, !i, 1, "a", 1) != GANTRY_OK)
+			return false;
+	for (int i = 0; i < 2; i++)
+		if (recv_wait(s[i].ctl, !i, 1, &c, 1) != GANTRY_OK || lost_count(&s[i]))
+			return false;
+	return true;
+}
+
+/* Nothing passes between the ranks and the hub; with cut, their sockets are reset too. */
+static bool survives_relay(int cut, int seconds, uint64_t *ret_ms)
+{
+	struct gantry_unique_id id;
+	struct relay relay;
+	struct rank_state *s;
+	uint64_t began;
+	bool survives;
+
+	ctl_relay_make(&relay);
+	CHECK_OK(gantry_ctl_create_id(&id));
+	ctl_relay_start(&relay, &id);
+	s = ranks_make(2, &id, NULL);
+	ranks_start(s, 2);
+	ranks_joined(s, 2);
+	began = now_ms();
+	__atomic_store_n(cut ? &relay.cut : &relay.frozen, 1, __ATOMIC_RELEASE);
+	sleep_ms(seconds * 10 * OUTAGE_PERCENT);
+	__atomic_store_n(cut ? &relay.cut : &relay.frozen, 0, __ATOMIC_RELEASE);
+	survives = can_talk(s);
+	*ret_ms = now_ms() - began;
+	ranks_leave(s, 2);
+	until_quiet();
+	ctl_relay_stop(&relay);
+	return survives;
+}
+
+/* The process of rank 1 is stopped, with the hub or without. */
+static bool survives_stop(int has_hub, int seconds, uint64_t *ret_ms)
+{
+	uint8_t reply[16];
+	size_t size = sizeof(reply);
+	struct rank_state s;
+	uint64_t began;
+	bool survives;
+	pid_t pid = join_child(has_hub, &s);
+
+	began = now_ms();
+	CHECK_EQ(kill(pid, SIGSTOP), 0);
+	sleep_ms(seconds * 10 * OUTAGE_PERCENT);
+	CHECK_EQ(kill(pid, SIGCONT), 0);
+	survives = gantry_ctl_call(s.ctl, 1, ANSWER_KIND, "a", 1, reply, &size) == GANTRY_OK && !lost_count(&s);
+	*ret_ms = now_ms() - began;
+	CHECK_EQ(kill(pid, SIGKILL), 0);
+	CHECK_EQ(waitpid(pid, NULL, 0), pid);
+	gantry_ctl_leave(s.ctl);
+	until_quiet();
+	return survives;
+}
+
+/* If it took nearly as long as the deadline, the machine was held up: again, with a longer one. */
+static void outage(bool (*survives)(int how, int seconds, uint64_t *ret_ms), int how, const char *resume)
+{
+	char timeout[16];
+	uint64_t ms;
+
+	for (int seconds = SECONDS_FIRST;; seconds *= 2) {
+		snprintf(timeout, sizeof(timeout), "%ds", seconds);
+		set_params("GANTRY_RESUME", resume, "GANTRY_TIMEOUT", timeout);
+		if (survives(how, seconds, &ms))
+			return;
+		if (ms < (uint64_t)seconds * 750 || seconds >= SECONDS_MOST)
+			TEST_FAIL("given up at a deadline of %d s, in %d ms", seconds, (int)ms);
+	}
+}
+
+TEST_CALL(outage_of_packets, outage(survives_relay, 0, "off"))
+TEST_CALL(outage_of_packets_resumed, outage(survives_relay, 0, "on"))
+TEST_CALL(outage_of_sockets, outage(survives_relay, 1, "on"))
+TEST_CALL(stopped_rank, CAN_FORK ? outage(survives_stop, 0, "on") : (void)0)
+TEST_CALL(stopped_hub, CAN_FORK ? outage(survives_stop, 1, "on") : (void)0)
 
 void tests_begin(void)
 {

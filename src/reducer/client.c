@@ -248,7 +248,7 @@ static gantry_result check_answer(struct reducer_comm *c, struct lane *l, struct
 	struct reducer_message m;
 	gantry_result r = reducer_decode(f->answer, size, &m);
 
-	if (r == GANTRY_OK && m.kind == REDUCER_FAILED)
+	if (r == GANTRY_OK && m.kind == REDUCER_FAILED && m.failed.rank < c->ranks && m.failed.other < c->ranks)
 		return fail_told(c, l, &m.failed);
 	if (r != GANTRY_OK || m.kind != REDUCER_RESULT || m.piece.seq != a->seq || m.piece.offset != a->offset ||
 	    m.piece.bytes != a->bytes || m.piece.type != a->type || m.piece.op != a->op || m.piece.coll != a->coll ||

@@ -370,13 +370,13 @@ static void retire_pieces(struct reducer_group *g)
 	g->retired = least;
 }
 
-/* After a failure: has the rank closed? What it still sends is dropped. */
+/* After a failure: has the rank closed? What it still sends is dropped, so much of it at a time: other jobs have their turn. */
 static void await_close(struct reducer_group *g, struct reducer_member *m)
 {
 	gantry_result r = GANTRY_OK;
 	int done = 1;
 
-	while (r == GANTRY_OK && done) {
+	for (int n = 0; r == GANTRY_OK && done && n < REDUCER_WINDOW; n++) {
 		if (m->arrived == m->posted)
 			r = post_recv(g, m);
 		if (r == GANTRY_OK)

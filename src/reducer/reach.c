@@ -381,6 +381,16 @@ static gantry_result agree(struct reducer_mesh *m, uint64_t deadline, struct red
 	return GANTRY_OK;
 }
 
+/* Rank 0 has counted what this rank said: it cannot keep one that this rank has lost. */
+static gantry_result check_common(const struct reducer_mesh *m, const struct reducer_reached *all)
+{
+	for (uint32_t i = 0; i < m->count - m->ranks; i++)
+		if (is_reached(all, i) && m->dials[m->ranks + i].lost != GANTRY_OK)
+			FAIL_NOW(GANTRY_ERR_PROTOCOL, "reducers: rank 0 keeps reducer %u, which rank %u does not reach",
+				 i, m->own);
+	return GANTRY_OK;
+}
+
 /* Those that not all ranks have are left out; says which, and why. */
 static gantry_result keep_common(const struct asking *a, const struct reducer_reached *all)
 {
@@ -418,6 +428,7 @@ gantry_result reducer_reach(const struct reducer_reach *reach)
 	TRY(ask_all(&a));
 	TRY(reducer_wait_for(reach->mesh, reach->deadline));
 	TRY(agree(reach->mesh, reach->deadline, &all));
+	TRY(check_common(reach->mesh, &all));
 	TRY(keep_common(&a, &all));
 out:
 	stop_asking(&a);

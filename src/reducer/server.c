@@ -203,8 +203,15 @@ static gantry_result take_ask(struct reducer_server *s, const struct reducer_ask
 			      size_t len)
 {
 	struct job *j = find_job(s, ask->job);
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	gantry_result r = GANTRY_OK;
 
+	*ret_job = NULL;
+	memcpy(handle, ask->handle, sizeof(handle));
+	if (NET(take_handle, handle) != GANTRY_OK) { /* before a job is made of it */
+		snprintf(why, len, "the handle of rank %u is none", ask->rank);
+		return GANTRY_ERR_REFUSED;
+	}
 	if (!j) {
 		r = check_room(s, ask, why, len);
 		if (r == GANTRY_OK && create_job(s, ask, &j) != GANTRY_OK) {
@@ -222,11 +229,8 @@ static gantry_result take_ask(struct reducer_server *s, const struct reducer_ask
 		r = GANTRY_ERR_SETTING;
 	}
 	/* It may ask again, when the answer was lost. */
-	if (r == GANTRY_OK && !j->mesh->dials[ask->rank].known &&
-	    reducer_mesh_dial(j->mesh, ask->rank, ask->handle) != GANTRY_OK) {
-		snprintf(why, len, "the handle of rank %u is none", ask->rank);
-		r = GANTRY_ERR_REFUSED;
-	}
+	if (r == GANTRY_OK && !j->mesh->dials[ask->rank].known)
+		r = reducer_mesh_dial(j->mesh, ask->rank, ask->handle);
 	*ret_job = j;
 	return r;
 }

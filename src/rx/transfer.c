@@ -166,25 +166,41 @@ static gantry_result send_granted(struct gantry_rx_conn *c, const struct rx_head
 	return GANTRY_OK;
 }
 
+/* It was, whatever has become of it since. */
+static bool was_offered(struct gantry_rx_conn *c, uint64_t transfer)
+{
+	return transfer < c->next_transfer && !find(&c->out.waiting, transfer);
+}
+
+/* One that was granted, or is over: it was cancelled when all of it was out. */
+static gantry_result send_taken(struct gantry_rx_conn *c, uint64_t transfer) REQUIRES(rx_mu)
+{
+	struct gantry_rx_op *op = find(&c->out.data, transfer);
+
+	if (op && op->posted < op->nmessages && !op->ending)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
+			 (unsigned long long)transfer);
+	if (op) {
+		op->taken = 1;
+		rx_op_settle(op);
+	}
+	return GANTRY_OK;
+}
+
 static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
-	if (!op && h->kind == RX_TAKEN) {
-		op = find(&c->out.data, h->transfer);
-		if (op && op->posted < op->nmessages && !op->ending)
-			FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
-				 (unsigned long long)h->transfer);
-		if (op) { /* else it was cancelled when all of it was out */
-			op->taken = 1;
-			rx_op_settle(op);
-		}
-		return GANTRY_OK;
-	}
+	if (!op && h->kind == RX_TAKEN && was_offered(c, h->transfer))
+		return send_taken(c, h->transfer);
 	if (!op || (h->kind == RX_TAKEN && !op->inlined))
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s %s transfer %llu, which was not %s", c->peer,
 			 h->kind == RX_TAKEN ? "has taken" : "rejected", (unsigned long long)h->transfer,
 			 op ? "sent" : "offered");
+	if (h->kind == RX_REJECT && h->bytes >= op->total)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s rejected transfer %llu of %llu bytes, for a receive of %llu bytes",
+			 c->peer, (unsigned long long)h->transfer, (unsigned long long)op->total,
+			 (unsigned long long)h->bytes);
 	c->out.noffered--;
 	if (h->kind == RX_TAKEN) {
 		op->bytes = op->total;
@@ -214,8 +230,8 @@ static gantry_result send_stopped(struct gantry_rx_conn *c, const struct rx_head
 		rx_op_over(op);
 		return GANTRY_OK;
 	}
-	if (!op && h->transfer >= c->next_transfer)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu, which does not exist", c->peer,
+	if (!op && !was_offered(c, h->transfer))
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu, which was not offered", c->peer,
 			 (unsigned long long)h->transfer);
 	/* All of it is out: the receiver knows how many messages that is. */
 	if (!op)

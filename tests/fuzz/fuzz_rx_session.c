@@ -308,7 +308,7 @@ static void reject(int k)
 {
 	struct transfer *t = &run.ours[k];
 
-	if (t->state != OFFERED)
+	if (t->state != OFFERED || !t->total) /* no receive is smaller than an empty one */
 		return;
 	t->state = OVER;
 	t->owes = 0;

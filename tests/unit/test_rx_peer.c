@@ -178,11 +178,37 @@ static void nonsense(size_t bytes, struct rx_head h, const char *text)
 TEST(all_nonsense)
 {
 	nonsense(RX_INLINE_MAX + 1, (struct rx_head){.kind = RX_TAKEN}, "has taken transfer 0, which was not sent");
+	nonsense(100, (struct rx_head){.kind = RX_TAKEN, .transfer = 9}, "has taken transfer 9, which was not offered");
+	nonsense(100, (struct rx_head){.kind = RX_REJECT, .bytes = 100},
+		 "rejected transfer 0 of 100 bytes, for a receive");
 	nonsense(100, (struct rx_head){.kind = RX_GRANT, .arg = 65536}, "granted transfer 0");
 	nonsense(100, (struct rx_head){.kind = RX_REJECT, .transfer = 1}, "rejected transfer 1, which was not offered");
-	nonsense(100, (struct rx_head){.kind = RX_STOP, .transfer = 9}, "stopped transfer 9, which does not exist");
+	nonsense(100, (struct rx_head){.kind = RX_STOP, .transfer = 9}, "stopped transfer 9, which was not offered");
 	nonsense(100000, (struct rx_head){.kind = RX_STOP}, "stopped transfer 0 before it was granted");
 	nonsense(100000, (struct rx_head){.kind = RX_GRANT, .arg = 1u << 30}, "which was not asked for");
+}
+
+/* The window is full: what waits behind it was not offered. */
+TEST(not_offered)
+{
+	static const struct rx_head heads[] = {{.kind = RX_STOP, .transfer = RX_WINDOW},
+					       {.kind = RX_TAKEN, .transfer = RX_WINDOW}};
+	struct gantry_rx_op *ops[RX_WINDOW + 1];
+
+	EACH_ROW (i, heads) {
+		begin();
+		for (int k = 0; k <= RX_WINDOW; k++) {
+			struct gantry_rx_piece p = {fake->memory, sizeof(fake->memory), 0, 1};
+
+			CHECK_OK(gantry_rx_send(fake->conn, &p, 1, 3, &ops[k]));
+		}
+		say(&heads[i]);
+		for (int k = 0; k <= RX_WINDOW; k++) {
+			CHECK_EQ(gantry_rx_wait(ops[k], LONG_ENOUGH * SECOND), GANTRY_ERR_PROTOCOL);
+			gantry_rx_op_free(ops[k]);
+		}
+		finish("transfer 64, which was not offered");
+	}
 }
 
 /* Asks the same again and again and never reads an answer: they do not pile up without end. */

@@ -191,12 +191,13 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 	return NULL;
 }
 
-/* The link that a hello with this session was told to share: the answer was lost, and the peer has dialled again. */
+/* The link that a hello with this session was told to share: the answer was lost, and the peer has dialled again. Only those that we
+ * opened were ever promised: the others have no such session noted down. */
 static struct tcp_link *link_promised(const struct wire_hello *h) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
-		if (l->rx_state != TCP_UNUSED && l->session.peer_process == h->process && !tcp_link_failed(l) &&
-		    memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0)
+		if (l->session.initiator && l->rx_state != TCP_UNUSED && l->session.peer_process == h->process &&
+		    !tcp_link_failed(l) && memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0)
 			return l;
 	return NULL;
 }

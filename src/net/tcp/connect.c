@@ -472,8 +472,9 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 		if (l) {
 			finish(c, l);
 			tcp_link_confirm(l);
-		} else if (gone) {
-			begin(c, now);
+		} else if (gone) { /* after a pause: a peer may say so of each hello */
+			c->state = TCP_CONNECTING;
+			connector_retry(c, ECONNRESET);
 		}
 	} else if (gantry_list_empty(&c->attempts) && now >= c->retry_at) {
 		begin(c, now);

@@ -228,6 +228,12 @@ static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
 		drop_dial(lane);
 		return;
 	}
+	if (w.verdict == WIRE_USE_SESSION || (w.verdict == WIRE_UNKNOWN_SESSION && !lane->index)) {
+		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: the peer answers with verdict %u, which cannot be",
+			      lane->index, w.verdict);
+		drop_dial(lane);
+		return;
+	}
 	if (w.verdict != WIRE_LANE) { /* not yet; but it lives */
 		store_relaxed(&l->last.heard, gantry_ticks());
 		drop_dial(lane);

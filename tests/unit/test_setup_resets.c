@@ -252,7 +252,7 @@ static void run(const char *lanes, const char *resume, const char *crc, const ch
 	relay_start(&box);
 	set_params("GANTRY_LANES", lanes, "GANTRY_RESUME", resume, "GANTRY_CRC", crc, "GANTRY_SECRET", secret,
 		   "GANTRY_ENCRYPT", encrypt, "GANTRY_TIMEOUT", "20s", "GANTRY_CONNECT_TIMEOUT",
-		   strcmp(resume, "on") ? "3s" : "20s");
+		   strcmp(resume, "on") ? "10s" : "20s");
 	start(&ctx, GANTRY_NET_UNDEF);
 	aim(-1, 0, 0);
 	try_place(ctx, true);

@@ -24,6 +24,6 @@
  * candidate for 1.0, 2 has collectives and communicators made from others; what is built for 1 runs with later
  * libraries.
  */
-#define GANTRY_API_VERSION 3
+#define GANTRY_API_VERSION 4
 
 #endif

@@ -196,10 +196,22 @@ void gantry_log_failures_are_told(int told)
 	store_relaxed(&failures_told, told);
 }
 
+static _Thread_local int trying_now;
+
+void gantry_log_trying(int trying)
+{
+	trying_now = trying;
+}
+
 static void emit_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *text)
 {
 	int level = load_relaxed(&gantry_log_level_now);
 
+	if (trying_now) {
+		if (level >= (int)GANTRY_LOG_DEBUG)
+			emit(GANTRY_LOG_DEBUG, subsys, file, line, text);
+		return;
+	}
 	if (load_relaxed(&failures_told) && level < (int)GANTRY_LOG_INFO && load_relaxed(&fd_now) == STDERR_FILENO)
 		return;
 	emit(GANTRY_LOG_ERROR, subsys, file, line, text);

@@ -89,6 +89,8 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 /* For a tool that prints such failures itself: their lines go to a log file, and to stderr only from level info on. */
 void gantry_log_failures_are_told(int told);
 void gantry_set_last_error(const char *text); /* for gantry_last_error() of this thread */
+/* While this thread tries what may fail, failures are kept for gantry_last_error() and logged at DEBUG only. */
+void gantry_log_trying(int trying);
 
 /* FAIL and TRY end at the label `out`, with the code in `r`. LOG_SUBSYS is defined by each .c file before its includes. */
 #define FAIL(code, ...)                                                                                                \

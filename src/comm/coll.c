@@ -84,7 +84,8 @@ out:
 static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 {
 	const char *wanted = comm->transport;
-	int gpu = 0, same = 1, shared = strstr(wanted, "auto") || strstr(wanted, "shm") || strstr(wanted, "p2p");
+	int gpu = 0, same = !comm->probe.failed,
+	    shared = strstr(wanted, "auto") || strstr(wanted, "shm") || strstr(wanted, "p2p");
 
 	for (int i = 0; i < comm->nranks; i++) {
 		gpu |= comm->infos[i].device_kind != GANTRY_DEVICE_HOST;

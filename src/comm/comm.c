@@ -285,7 +285,7 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	ret->net_ns = gantry_namespace_id("net");
 	ret->user = geteuid();
 	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
-	gantry_device_reach(comm->device, ret->reaches, (int)(sizeof(ret->reaches) / sizeof(*ret->reaches)));
+	gantry_device_apart(comm->device, ret->apart, (int)(sizeof(ret->apart) / sizeof(*ret->apart)));
 	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
 	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
 	ret->numa = (uint32_t)(gantry_topology_node(comm->device) + 1);
@@ -297,6 +297,8 @@ int comm_shares_gpu(const struct gantry_comm *comm)
 	const struct gantry_peer_info *first = &comm->infos[0];
 	const struct gantry_transport *t;
 
+	if (comm->probe.failed)
+		return 0;
 	for (int i = 0; i < comm->nranks; i++) {
 		const struct gantry_peer_info *info = &comm->infos[i];
 
@@ -331,7 +333,7 @@ static int default_channels(const struct gantry_comm *comm)
 	return n;
 }
 
-/* What the ranks have said: fills in infos, addrs and nchannels. *ret_differ: some have other settings than rank 0. */
+/* What the ranks have said: fills in infos and addrs. *ret_differ: some have other settings than rank 0. */
 static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, const struct card *all,
 				int *ret_differ)
 {
@@ -346,7 +348,6 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 				 all[i].info.host_name, all[i].info.version, comm->rank, mine->info.version);
 		*ret_differ |= all[i].settings != all[0].settings;
 	}
-	comm->nchannels = comm->life.channels ? comm->life.channels : default_channels(comm);
 	return GANTRY_OK;
 }
 
@@ -373,6 +374,8 @@ static gantry_result agree(struct gantry_comm *comm)
 	TRY(take_cards(comm, &mine, all, &differ));
 	if (differ)
 		TRY(find_difference(comm, &settings, names));
+	TRY(comm_probe(comm));
+	comm->nchannels = comm->life.channels ? comm->life.channels : default_channels(comm);
 out:
 	free(all);
 	return r;
@@ -460,6 +463,7 @@ void comm_free(struct gantry_comm *comm)
 	comm_coll_free(comm);
 	if (comm->peers)
 		comm_peers_free(comm);
+	gantry_p2p_probe_free(&comm->probe.memory);
 	comm_works_free(comm);
 	if (comm->eventcounts)
 		d->ops->free(d, comm->eventcounts);

@@ -4,6 +4,7 @@
  *
  *   comm.c     how it is made, with what all ranks must have alike; init, destroy, abort, errors
  *   life.c     communicators made from others: split, shrink, grow; finalize, revoke; what goes on in the background
+ *   probe.c    whether GPUs reach each other's memory, tried when it is made
  *   peer.c     connections: made lazily, all channels of a peer at once
  *   enqueue.c  gantry_send, gantry_recv; argument memory of launches, launching
  *   group.c    groups of calls
@@ -39,6 +40,7 @@
 #include "device/work.h"
 #include "gantry/comm.h"
 #include "proxy/proxy.h"
+#include "transport/transport.h"
 
 enum {
 	COMM_CHANNELS_MAX = 32,
@@ -64,6 +66,7 @@ struct comm_peer {
 	const struct gantry_transport *transport; /* NULL: not chosen yet */
 	struct comm_conn *conns[2];		  /* [send]: arrays of nchannels; NULL: not connected */
 	int ready[2];
+	int no_p2p; /* it was tried between the two, and does not work: probe.c */
 };
 
 /* Argument memory of one launch; free again when the last block has stored `expected` in finished. */
@@ -203,6 +206,10 @@ struct gantry_comm {
 	struct gantry_ctl *ctl;
 	struct gantry_peer_info *infos;
 	struct comm_peer *peers;
+	struct { /* probe.c */
+		struct gantry_p2p_probe memory;
+		int failed; /* between some two ranks */
+	} probe;
 	struct gantry_proxy *proxy;
 	struct gantry_proxy_group *group;
 	struct gantry_help help; /* of kernels on CPU threads, unless */
@@ -382,6 +389,9 @@ struct comm_call {
 	uint64_t offset;
 };
 
+/* Tries p2p between ranks on GPUs; all ranks learn what has failed. Then the transport to a peer, if it is not chosen yet. */
+gantry_result comm_probe(struct gantry_comm *comm);
+gantry_result comm_choose_transport(struct gantry_comm *comm, int peer);
 /* Makes the connections that the calls need, of all communicators among them at the same time. */
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
@@ -411,7 +421,7 @@ gantry_result comm_group_add(gantry_result r, const struct comm_call *call);
 /* What this rank can do, for its peer info; and with those of all ranks. */
 void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info);
 gantry_result comm_coll_init(struct gantry_comm *comm);
-/* All ranks are on one GPU and reach each other by loads and stores. From the infos alone: all ranks answer alike. */
+/* All ranks are on one GPU and reach each other by loads and stores. From what all ranks know: all answer alike. */
 int comm_shares_gpu(const struct gantry_comm *comm);
 void comm_coll_free(struct gantry_comm *comm);
 /* The connections that a call needs if it is a collective whose connections are not known to be made, as transfers:

@@ -133,9 +133,7 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 
 	if (*all)
 		return GANTRY_OK;
-	if (!p->transport)
-		TRY_NOW(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,
-						&p->transport));
+	TRY_NOW(comm_choose_transport(comm, peer));
 	store_release(all, calloc((size_t)comm->nchannels, sizeof(**all))); /* reports look: report.c */
 	if (!*all)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);

@@ -242,13 +242,9 @@ out:
 
 static gantry_result choose_transports(struct gantry_comm *comm)
 {
-	for (int i = 0; i < comm->nranks; i++) {
-		struct comm_peer *p = &comm->peers[i];
-
-		if (i != comm->rank && !p->transport)
-			TRY_NOW(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[i], comm->transport,
-							&p->transport));
-	}
+	for (int i = 0; i < comm->nranks; i++)
+		if (i != comm->rank)
+			TRY_NOW(comm_choose_transport(comm, i));
 	return GANTRY_OK;
 }
 

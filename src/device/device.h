@@ -136,9 +136,9 @@ gantry_result gantry_device_host(struct gantry_device **ret_dev);
 gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev);
 /* The GPU that is current in the calling thread; the host device where there is no driver or no GPU is current. */
 gantry_result gantry_device_current(struct gantry_device **ret_dev);
-/* GPUs other than `dev` that this process sees, and whose memory its kernels address, and the other way round: the hash of
+/* GPUs that this process sees and that do not, by the driver's word, address memory of `dev`, or `dev` theirs: the hash of
  * each one's bus id. Returns how many; 0 for the host device. */
-int gantry_device_reach(const struct gantry_device *dev, uint32_t *ret_hashes, int most);
+int gantry_device_apart(const struct gantry_device *dev, uint32_t *ret_hashes, int most);
 uint32_t gantry_bus_hash(const char *bus_id); /* never 0 */
 /* How many GPUs the driver shows; 0 with the reason in `why` when there is no driver. */
 int gantry_device_cuda_count(char *why, size_t len);

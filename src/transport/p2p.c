@@ -2,8 +2,9 @@
 /*
  * Kernel to kernel by loads and stores: between host devices of one host, between ranks on the same GPU or on GPUs that
  * reach each other, and with GANTRY_P2P=force between any GPUs of a host. can_connect has only the two infos: each rank
- * has asked the driver which of the GPUs that it sees its own one reaches and is reached by. If both have found each
- * other, p2p it is; if not, also because a rank sees only its own GPU, another transport connects them (shm).
+ * has asked the driver which of the GPUs that it sees its own one does not reach. A process need not see the peer's GPU
+ * (Slurm and Ray show each process its own alone) to open memory of it. So can_connect answers yes unless one of the two
+ * sees that it is not so, and whether it is so the communicator tries before it chooses (the probe below; comm/probe.c).
  *
  * Each end waits on its own memory, its block, and stores into the other's:
  *
@@ -212,25 +213,38 @@ static int same_gpu(const struct gantry_connector *c) /* or both are the host */
 }
 
 /*
- * Says in the peer's block that it is open. Between two GPUs by a copy from this one's memory, the way that kernels will
- * take, and looks whether it has come: drivers call GPUs peers whose writes an IOMMU or a switch (ACS) then drops, and an
- * error now is better than wrong data. That memory is a part of this end's block: the driver frees none before all kernels
- * of the GPU have ended, and one of them may be waiting for this very connection.
+ * Writes 1 to a word of a peer's memory by a copy from this GPU's own, the way that kernels will take, and looks whether it
+ * has arrived: drivers call GPUs peers whose writes an IOMMU or a switch (ACS) then drops. own: two words of this GPU.
+ */
+static gantry_result write_and_look(struct gantry_device *d, uint64_t *own, void *word, int *ret_arrived)
+{
+	uint64_t there = 1, back = 0;
+
+	TRY_NOW(d->ops->copy(d, own, &there, sizeof(there)));
+	TRY_NOW(d->ops->copy(d, word, own, sizeof(there)));
+	TRY_NOW(d->ops->copy(d, own + 1, word, sizeof(back)));
+	TRY_NOW(d->ops->copy(d, &back, own + 1, sizeof(back)));
+	*ret_arrived = back == there;
+	return GANTRY_OK;
+}
+
+/*
+ * Says in the peer's block that it is open. Between two GPUs the way that kernels will take: an error now is better than
+ * wrong data. The words for it are a part of this end's block: the driver frees none before all kernels of the GPU have
+ * ended, and one of them may be waiting for this very connection.
  */
 static gantry_result say_opened(const struct gantry_connector *c, const struct p2p_block *mine, char *remote)
 {
 	struct gantry_device *d = c->device;
 	char *word = remote + offsetof(struct gantry_end_words, opened);
-	uint64_t there = 1, back = 0, *own;
+	uint64_t there = 1;
+	int arrived = 0;
 
 	if (same_gpu(c))
 		return d->ops->copy(d, word, &there, sizeof(there));
-	own = (uint64_t *)(void *)(mine->base + offsetof(struct gantry_end_words, probe));
-	TRY_NOW(d->ops->copy(d, own, &there, sizeof(there)));
-	TRY_NOW(d->ops->copy(d, word, own, sizeof(there)));
-	TRY_NOW(d->ops->copy(d, own + 1, word, sizeof(back)));
-	TRY_NOW(d->ops->copy(d, &back, own + 1, sizeof(back)));
-	if (back != there)
+	TRY_NOW(write_and_look(d, (uint64_t *)(void *)(mine->base + offsetof(struct gantry_end_words, probe)), word,
+			       &arrived));
+	if (!arrived)
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
 			 "what GPU %s (rank %d) writes to memory of GPU %s (rank %d) does not arrive, though they are "
 			 "peers to the driver; set GANTRY_P2P=off on all ranks, or switch off ACS",
@@ -269,6 +283,70 @@ out:
 	return r;
 }
 
+/* ---- the probe ---- */
+
+gantry_result gantry_p2p_probe_make(struct gantry_p2p_probe *p, struct gantry_device *device, int nranks,
+				    struct gantry_ipc_handle *ret_handle)
+{
+	size_t size = ((size_t)nranks + 2) * sizeof(*p->base);
+	void *base = NULL;
+
+	p->device = device;
+	p->opened = calloc((size_t)nranks, sizeof(*p->opened));
+	if (!p->opened)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a probe of %d ranks", nranks);
+	p->nranks = nranks;
+	TRY_NOW(device->ops->alloc(device, size, &base));
+	p->base = base;
+	return device->ops->ipc_export(device, base, size, ret_handle);
+}
+
+/* Two GPUs of one process: the driver opens nothing, access is to be enabled. */
+static gantry_result enable_access(struct gantry_device *d, const struct gantry_peer_info *peer)
+{
+	struct gantry_device *other = NULL;
+	gantry_result r = GANTRY_OK;
+	int can = 0;
+
+	TRY(gantry_device_open((enum gantry_device_kind)peer->device_kind, peer->device_index, &other));
+	TRY(d->ops->peer_access(d, other, &can));
+	if (!can)
+		FAIL(GANTRY_ERR_UNREACHABLE, "%s cannot address memory of %s", d->name, other->name);
+out:
+	gantry_device_close(other);
+	return r;
+}
+
+gantry_result gantry_p2p_probe_try(struct gantry_p2p_probe *p, const struct gantry_peer_info *me,
+				   const struct gantry_peer_info *peer, const struct gantry_ipc_handle *handle)
+{
+	struct gantry_device *d = p->device;
+	void *at = NULL;
+	int arrived = 0;
+
+	if (gantry_ends_same_process(me, peer))
+		TRY_NOW(enable_access(d, peer));
+	TRY_NOW(d->ops->ipc_open(d, handle, &at));
+	p->opened[peer->rank] = at;
+	TRY_NOW(write_and_look(d, p->base, (uint64_t *)at + 2 + me->rank, &arrived));
+	if (!arrived)
+		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
+			 "what GPU %s writes to memory of GPU %s does not arrive (an IOMMU, or ACS of a PCI switch)",
+			 me->bus_id, peer->bus_id);
+	return GANTRY_OK;
+}
+
+void gantry_p2p_probe_free(struct gantry_p2p_probe *p)
+{
+	for (int i = 0; i < p->nranks; i++)
+		if (p->opened[i])
+			p->device->ops->ipc_close(p->device, p->opened[i]);
+	if (p->base)
+		p->device->ops->free(p->device, p->base);
+	free(p->opened);
+	memset(p, 0, sizeof(*p));
+}
+
 /* ---- ends ---- */
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
@@ -279,20 +357,20 @@ static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_i
 	return GANTRY_TRANSPORT_PROXIED_SEND;
 }
 
-/* Each has found the other one when its communicator was made: that both have done so makes the answer the same. */
-static int reaches(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
+/* Each has looked when its communicator was made: one that sees the other's GPU and does not reach it is enough. */
+static int sees_apart(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
 {
 	uint32_t hash = gantry_bus_hash(b->bus_id);
 
-	for (size_t i = 0; i < sizeof(a->reaches) / sizeof(*a->reaches); i++)
-		if (a->reaches[i] == hash)
+	for (size_t i = 0; i < sizeof(a->apart) / sizeof(*a->apart); i++)
+		if (a->apart[i] == hash)
 			return 1;
 	return 0;
 }
 
 static int are_near(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
 {
-	return strncmp(a->bus_id, b->bus_id, sizeof(a->bus_id)) == 0 || (reaches(a, b) && reaches(b, a));
+	return strncmp(a->bus_id, b->bus_id, sizeof(a->bus_id)) == 0 || (!sees_apart(a, b) && !sees_apart(b, a));
 }
 
 static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
@@ -308,8 +386,8 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	else if (me->device_kind != peer->device_kind)
 		snprintf(why, len, "a GPU and the host device do not address each other's memory");
 	else if (!are_near(me, peer) && mode != PARAM_P2P_FORCE)
-		snprintf(why, len, "different GPUs (%.23s and %.23s; GANTRY_P2P=force tries them)", me->bus_id,
-			 peer->bus_id);
+		snprintf(why, len, "GPUs %.23s and %.23s do not reach each other (GANTRY_P2P=force tries them)",
+			 me->bus_id, peer->bus_id);
 	else if (me->process == peer->process)
 		*ret_can = 1;
 	else if (me->pid_ns != peer->pid_ns)

@@ -170,6 +170,13 @@ gantry_result gantry_transport_check(const char *wanted)
 gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
 				      const char *wanted, const struct gantry_transport **ret_transport)
 {
+	return gantry_transport_choose_but(me, peer, wanted, NULL, ret_transport);
+}
+
+gantry_result gantry_transport_choose_but(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
+					  const char *wanted, const struct gantry_transport *but,
+					  const struct gantry_transport **ret_transport)
+{
 	const struct gantry_transport *all[MAX_ALL];
 	char reasons[800] = "";
 	int n = list_all(all);
@@ -184,6 +191,8 @@ gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const s
 
 		if (!is_wanted(wanted, all[i]->name))
 			snprintf(why, sizeof(why), "not among \"%s\"", wanted);
+		else if (all[i] == but)
+			snprintf(why, sizeof(why), "it was tried and does not work");
 		else if (all[i]->can_connect(me, peer, &can, why, sizeof(why)) != GANTRY_OK)
 			snprintf(why, sizeof(why), "%s", gantry_last_error());
 		else if (can) {

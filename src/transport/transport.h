@@ -3,6 +3,7 @@
 #ifndef GANTRY_TRANSPORT_TRANSPORT_H
 #define GANTRY_TRANSPORT_TRANSPORT_H
 
+#include "device/device.h"
 #include "net/net.h"
 #include "proxy/conn.h"
 
@@ -15,6 +16,10 @@ extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm,
  */
 gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
 				      const char *wanted, const struct gantry_transport **ret_transport);
+/* The same without one that was tried and does not connect them; NULL: all of them. */
+gantry_result gantry_transport_choose_but(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
+					  const char *wanted, const struct gantry_transport *but,
+					  const struct gantry_transport **ret_transport);
 /* ERR_CONFIG unless every name in the list exists: a slip of the pen must not silently leave a transport out. */
 gantry_result gantry_transport_check(const char *wanted);
 /* What the net transports of the process have done, since it began; for tests and reports. */
@@ -35,6 +40,23 @@ void gantry_transport_net_memory(const struct gantry_device *device, int nranks,
 				 struct gantry_net_memory *ret);
 /* What a communicator of this process has of it now. */
 uint64_t gantry_transport_net_pinned(uint64_t comm_id, const struct gantry_device *device);
+/*
+ * Whether GPUs reach each other's memory shows when they try (docs/design/0036): each rank exports some memory to the
+ * others, opens that of the ranks that p2p would connect it with, writes there and looks whether it has arrived. All of it
+ * is kept until the communicator ends: drivers may free and unmap only when no kernel runs, and one may be waiting for a
+ * rank that is here.
+ */
+struct gantry_p2p_probe {
+	struct gantry_device *device; /* borrowed */
+	uint64_t *base;		      /* the device's: two words of its own, then one for each rank; NULL: none */
+	void **opened;		      /* by rank; NULL: not opened */
+	int nranks;
+};
+gantry_result gantry_p2p_probe_make(struct gantry_p2p_probe *p, struct gantry_device *device, int nranks,
+				    struct gantry_ipc_handle *ret_handle);
+gantry_result gantry_p2p_probe_try(struct gantry_p2p_probe *p, const struct gantry_peer_info *me,
+				   const struct gantry_peer_info *peer, const struct gantry_ipc_handle *handle);
+void gantry_p2p_probe_free(struct gantry_p2p_probe *p); /* zeroed or half-made ones too */
 int gantry_transport_is_built_in(const struct gantry_transport *t);
 /* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
 gantry_result gantry_transport_load_libs(void);

@@ -11,6 +11,7 @@
 #include "fixtures/cuda/fake_load.h"
 #include "kernels/bench.h"
 #include "test.h"
+#include "transport/transport.h"
 
 static struct fake_cuda *fake;
 static struct gantry_device *gpu, *gpu1;
@@ -252,7 +253,7 @@ TEST(sharing)
 	struct gantry_ipc_handle own, foreign;
 	void *p, *a, *b;
 	uint64_t offset;
-	uint32_t reached[4];
+	uint32_t apart[4];
 	int can = -1, fd;
 
 	CHECK_OK(ops->peer_access(gpu, gpu, &can));
@@ -262,14 +263,14 @@ TEST(sharing)
 	CHECK_OK(ops->peer_access(gpu1, gpu, &can));
 	CHECK_EQ(can, 0);
 
-	/* Only what is reached both ways is told to peers. */
-	CHECK_EQ(gantry_device_reach(gpu, reached, 4), 0);
+	/* Reached one way only is apart for both. */
+	CHECK_EQ(gantry_device_apart(gpu, apart, 4), 1);
+	CHECK_EQ(apart[0], gantry_bus_hash(gpu1->bus_id));
+	CHECK_EQ(gantry_device_apart(gpu1, apart, 4), 1);
+	CHECK_EQ(apart[0], gantry_bus_hash(gpu->bus_id));
+	CHECK_EQ(gantry_device_apart(gpu1, apart, 0), 0);
 	fake->peers = 1;
-	CHECK_EQ(gantry_device_reach(gpu, reached, 4), 1);
-	CHECK_EQ(reached[0], gantry_bus_hash(gpu1->bus_id));
-	CHECK_EQ(gantry_device_reach(gpu1, reached, 4), 1);
-	CHECK_EQ(reached[0], gantry_bus_hash(gpu->bus_id));
-	CHECK_EQ(gantry_device_reach(gpu1, reached, 0), 0);
+	CHECK_EQ(gantry_device_apart(gpu, apart, 4), 0);
 	fake->peers = 0;
 
 	CHECK_OK(ops->alloc(gpu, 100000, &p));
@@ -312,6 +313,42 @@ TEST(sharing)
 	CHECK_OK(gpu1->ops->flush_remote_writes(gpu1));
 	CHECK_EQ(fake->flushes, 1);
 	CHECK_OK(ops->free(gpu, p));
+}
+
+/* What the driver answers to a probe is kept for the line that the communicator writes. */
+TEST(probe)
+{
+	struct gantry_peer_info me = {.rank = 0, .process = 1}, peer = {.rank = 1, .process = 2, .device_index = 1};
+	struct gantry_p2p_probe there = {0}, here = {0};
+	struct gantry_ipc_handle handle, own;
+	int ipcs = fake->ipcs;
+
+	me.device_kind = peer.device_kind = GANTRY_DEVICE_CUDA;
+	CHECK_OK(gantry_p2p_probe_make(&there, gpu1, 2, &handle));
+	CHECK_OK(gantry_p2p_probe_make(&here, gpu, 2, &own));
+	handle.bytes[64] ^= 1; /* of another process */
+	fail_next("cuIpcOpenMemHandle_v2", 217);
+	CHECK_ERROR(gantry_p2p_probe_try(&here, &me, &peer, &handle), GANTRY_ERR_UNSUPPORTED,
+		    "of another process into gpu 0: a fake error");
+	CHECK_EQ(fake->ipcs, ipcs);
+	CHECK_OK(gantry_p2p_probe_try(&here, &me, &peer, &handle));
+	CHECK_EQ(fake->ipcs, ipcs + 1);
+	/* Two GPUs of one process: nothing is opened, access is enabled. */
+	handle.bytes[64] ^= 1;
+	peer.process = me.process;
+	gantry_p2p_probe_free(&here);
+	CHECK_EQ(fake->ipcs, ipcs);
+	CHECK_OK(gantry_p2p_probe_make(&here, gpu, 2, &own));
+	CHECK_OK(gantry_p2p_probe_try(&here, &me, &peer, &handle));
+	CHECK_EQ(fake->ipcs, ipcs);
+	me.device_index = 0;
+	me.rank = 1;
+	peer.rank = 0;
+	CHECK_ERROR(gantry_p2p_probe_try(&there, &peer, &me, &own), GANTRY_ERR_UNREACHABLE,
+		    "Fake 1 cannot address memory of Fake 0");
+	gantry_p2p_probe_free(&here);
+	gantry_p2p_probe_free(&there);
+	gantry_p2p_probe_free(&there);
 }
 
 void tests_begin(void)

@@ -106,16 +106,16 @@ TEST(check_gpus)
 	refused(&a, &host, "p2p", GANTRY_ERR_UNREACHABLE,
 		"a GPU and the host device do not address each other's memory");
 	snprintf(b.bus_id, sizeof(b.bus_id), "0000:86:00.0");
-	CHECK_STR(chosen(&a, &b, "auto"), "shm");
-	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE,
-		"different GPUs (0000:3b:00.0 and 0000:86:00.0; GANTRY_P2P=force");
-	a.reaches[1] = gantry_bus_hash(b.bus_id);
-	CHECK_STR(chosen(&a, &b, "auto"), "shm"); /* b does not see a, or not the way back */
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p"); /* neither sees that they cannot */
+	a.apart[1] = gantry_bus_hash(b.bus_id);
+	CHECK_STR(chosen(&a, &b, "auto"), "shm"); /* one that sees it is enough */
 	CHECK_STR(chosen(&b, &a, "auto"), "shm");
-	b.reaches[0] = gantry_bus_hash("0000:3B:00.0");
-	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
-	CHECK_STR(chosen(&b, &a, "auto"), "p2p");
-	b.reaches[0]++;
+	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE,
+		"GPUs 0000:3b:00.0 and 0000:86:00.0 do not reach each other (GANTRY_P2P=force tries them)");
+	a.apart[1] = 0;
+	b.apart[0] = gantry_bus_hash("0000:3B:00.0");
+	CHECK_STR(chosen(&a, &b, "auto"), "shm");
+	CHECK_STR(chosen(&b, &a, "auto"), "shm");
 	set_params("GANTRY_P2P", "force");
 	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
 	set_params("GANTRY_P2P", "off");

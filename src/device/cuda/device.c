@@ -343,7 +343,7 @@ static int reach_each_other(cu_device a, cu_device b)
 	       cu.device_can_access_peer(&back, b, a) == CUE_SUCCESS && back;
 }
 
-int gantry_device_reach(const struct gantry_device *dev, uint32_t *ret_hashes, int most)
+int gantry_device_apart(const struct gantry_device *dev, uint32_t *ret_hashes, int most)
 {
 	int count, n = 0;
 	cu_device own, other;
@@ -355,7 +355,7 @@ int gantry_device_reach(const struct gantry_device *dev, uint32_t *ret_hashes, i
 	if (count < 2 || cu.device_get(&own, dev->index) != CUE_SUCCESS)
 		return 0;
 	for (int i = 0; i < count && n < most; i++) {
-		if (i == dev->index || cu.device_get(&other, i) != CUE_SUCCESS || !reach_each_other(own, other) ||
+		if (i == dev->index || cu.device_get(&other, i) != CUE_SUCCESS || reach_each_other(own, other) ||
 		    cu.device_get_pci_bus_id(bus_id, sizeof(bus_id), other) != CUE_SUCCESS)
 			continue;
 		ret_hashes[n++] = gantry_bus_hash(bus_id);

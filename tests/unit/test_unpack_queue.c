@@ -174,7 +174,7 @@ TEST(wrong_headers)
 		{{.kind = AHEAD, .length = 70000, .total = 70000}, 0, "not a frame", GANTRY_ERR_PROTOCOL},
 		{{.kind = AHEAD, .length = 70000, .total = 300000}, 1, "met a receive of", GANTRY_ERR_SIZE},
 		{{.kind = AHEAD, .length = 0, .total = 70000}, 1, "not a frame", GANTRY_ERR_PROTOCOL},
-		{{.kind = AHEAD, .flags = 32 /* unknown */, .length = 100, .total = 100},
+		{{.kind = AHEAD, .flags = WIRE_FLAGS + 1 /* unknown */, .length = 100, .total = 100},
 		 1,
 		 "not a frame",
 		 GANTRY_ERR_PROTOCOL},

@@ -111,8 +111,8 @@ for stage in "$@"; do
 	fi
 done
 case "$*" in
-plain) echo "the plain stage: about 5 minutes on two cores, 300 MB under build/; as root, since tests make network namespaces" ;;
-"${all[*]}") echo "all stages: about 29 minutes on two cores, 1 GB under build*/; as root, since tests make network namespaces" ;;
+plain) echo "the plain stage: about 6 minutes on two cores, 300 MB under build/; as root, since tests make network namespaces" ;;
+"${all[*]}") echo "all stages: about 40 minutes on two cores, 1 GB under build*/; as root, since tests make network namespaces" ;;
 esac
 
 work=$(mktemp -d)

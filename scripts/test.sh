@@ -52,7 +52,7 @@ prepare_clang()
 	fi
 	COMPILER=$CLANG build build-clang tests -DGANTRY_WERROR=ON -DGANTRY_CHECKS=ON "${FAST[@]}"
 }
-stage_clang() { run_tests build-clang -LE 'system|gpu'; }
+stage_clang() { run_tests build-clang -LE 'system|gpu' -E '_scripted$'; }
 
 # prepare_sanitized NAME SANITIZERS
 prepare_sanitized()
@@ -87,7 +87,7 @@ stage_asan()
 # The second line: others of the same family look for leaks.
 NO_LEAKS='test_(abi|clock|crc32c|cuda_.*|event|hmac|log|result|types|wire|plugin_tables|param_text|k_.*|fifo_stress|devmem_(errors|frags|detect)'\
 '|tool_.*|resume_.*|ctl_(bruck|exchange|join|strangers|.*_planted)|link_(ahead|crc|match|split)|tcp_(cases|fork|threads)|transport_.*|unpack_(e2e|launch|ring.*)'\
-'|comm_small|encrypt|relay|rx_strangers|seal_wiped)$|_replay|_with_secret$'
+'|comm_small|encrypt|relay|rx_strangers|seal_wiped)$|_replay|_with_secret$|_scripted$'
 
 prepare_tsan() { prepare_sanitized tsan thread; }
 stage_tsan()
@@ -95,7 +95,7 @@ stage_tsan()
 	# Windows of processes are filled, announced to the peers, and then written by the progress thread: an order that goes
 	# through other processes, which ThreadSanitizer cannot see. test_window has those of one process.
 	echo "left out: tests of one thread, repeats with a secret and others whose threads are the same, windows of processes (system_put)"
-	run_tests build-tsan -LE 'gpu|slow' -E "$READERS"'|test_(abi|coll_plan|crc32c|devmem_random|hmac|param_text|result|tool_stall_live|tool_trace|types|wire)$|_with_secret$|_replay$|^system_(put|lifecycle|mismatch|perf_between|perf_net|ports|sendrecv)$'
+	run_tests build-tsan -LE 'gpu|slow' -E "$READERS"'|test_(abi|coll_plan|crc32c|devmem_random|hmac|param_text|result|tool_stall_live|tool_trace|types|wire)$|_with_secret$|_scripted$|_replay$|^system_(put|lifecycle|mismatch|perf_between|perf_net|ports|sendrecv)$'
 }
 
 prepare_fuzz() { scripts/fuzz.sh build; }

@@ -94,7 +94,7 @@ static void frame_of(const uint8_t *in, int crc)
 	MUST(memcmp(out, in, 1) == 0 && memcmp(out + 2, in + 2, 6) == 0);
 	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
 		MUST(memcmp(out + 8, in + 8, 32) == 0 && memcmp(out + 44, in + 44, 4) == 0 &&
-		     !((out[1] ^ in[1]) & ~(WIRE_FLAG_RECEIVER | WIRE_FLAG_TAG)));
+		     !((out[1] ^ in[1]) & ~(WIRE_FLAG_RECEIVER | WIRE_FLAG_TAG | WIRE_FLAG_SENDS)));
 }
 
 /* Without checksums; with them, most likely wrong; and with the right one. */

@@ -26,7 +26,7 @@ SOCKET_CALLS = set("send sendto sendmsg recv recvfrom recvmsg splice connect acc
 LINK = ("tcp_session", "tcp_link")  # whichever of them there is
 # Words for people that pages and man pages use of threads, peers and programs. At 01d494f there were 303 of them.
 PEOPLE = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody|everybody|told|said|heard)\b", re.I)
-PEOPLE_MAX = 2
+PEOPLE_MAX = 1
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "man")
 
 TOKEN = re.compile(

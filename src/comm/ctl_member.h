@@ -58,7 +58,7 @@ struct ctl_dial {
 	uint32_t tries;
 	uint32_t misshakes; /* of these, hand-shakes that failed */
 	uint32_t way;	    /* of the addresses, the first to try */
-	int reached;	    /* somebody has answered there at least once */
+	int reached;	    /* a connection was accepted there at least once */
 	char cause[160];    /* why the last attempt failed */
 	/* Again: which socket it is, and since when nothing listens there. */
 	uint32_t generation;

@@ -89,7 +89,7 @@ const char *reducer_failed_text(const struct reducer_failed *f, char buf[REDUCER
 	if (f->why == REDUCER_WHY_GONE)
 		snprintf(buf, REDUCER_TEXT, "rank %u is gone: %s", f->rank, gantry_result_text(f->result));
 	else if (f->why == REDUCER_WHY_ENDED)
-		snprintf(buf, REDUCER_TEXT, "the reducer was told to end: %s", gantry_result_text(f->result));
+		snprintf(buf, REDUCER_TEXT, "the reducer was asked to shut down: %s", gantry_result_text(f->result));
 	else
 		snprintf(buf, REDUCER_TEXT, "ranks differ in operation %llu by %s: %llu on rank %u, %llu on rank %u",
 			 (unsigned long long)f->seq, fields[f->why], (unsigned long long)f->value, f->rank,

@@ -64,7 +64,7 @@ enum reducer_why {
 	REDUCER_WHY_TOTAL,
 	REDUCER_WHY_CUT, /* owner, offset or bytes: ranks that cut differently */
 	REDUCER_WHY_GONE,
-	REDUCER_WHY_ENDED, /* the reducer itself was told to end */
+	REDUCER_WHY_ENDED, /* the reducer itself was asked to shut down */
 	REDUCER_WHYS
 };
 

@@ -114,7 +114,7 @@ run()
 	grep -qE '^  job [0-9a-f]{8} +2 ranks ' "$tmp/top.out" || { cat "$tmp/top.out"; die "gantry top does not show job B"; }
 	t=$(now_ms)
 	kill -TERM "${pid_of[reducer2]}"
-	failed_in_time B 2 "$t" none ERR_PEER_CLOSED 'reducer 1 of 2 \(127.0.0.1:.*: the reducer was told to end' || return 1
+	failed_in_time B 2 "$t" none ERR_PEER_CLOSED 'reducer 1 of 2 \(127.0.0.1:.*: the reducer was asked to shut down' || return 1
 	wait "${pid_of[reducer2]}" || die "a reducer that is told to end gives $?"
 
 	# The next job does with the one that is left, until that is killed.

@@ -593,12 +593,12 @@ TEST(a_server_that_fails_jobs)
 	snprintf(words, sizeof(words), "reducer 0 of 1 (127.0.0.1:");
 	q[2] = NULL;
 	all_fail(&w, q, 4, GANTRY_ERR_PEER_CLOSED, words);
-	all_fail(&w, q, 4, GANTRY_ERR_PEER_CLOSED, "the reducer was told to end");
+	all_fail(&w, q, 4, GANTRY_ERR_PEER_CLOSED, "the reducer was asked to shut down");
 	/* One that comes to its next operation only now hears it as well. */
 	if (reducer_all_reduce(w.comms[2], in[2], out[2], 4, GANTRY_TYPE_INT32, GANTRY_OP_SUM, &q[2]) == GANTRY_OK)
 		all_fail(&w, q, 3, GANTRY_ERR_PEER_CLOSED, "");
 	if (gantry_now_ns() - since < SECOND / 2)
-		CHECK_HAS(gantry_last_error(), "the reducer was told to end");
+		CHECK_HAS(gantry_last_error(), "the reducer was asked to shut down");
 	close_world(&w);
 	stop_server(&v);
 	reducers = "";

@@ -9,7 +9,7 @@
  * Any socket may be lost before its answer has arrived, and the peer dials again with the same session: it is answered as the first
  * time. A link is handed out when the peer has shown by a byte on lane 0 that all its answers have arrived; until then
  * each of its lanes may be dialled again. The second direction of a link is handed out when the peer says on lane 0 that it sends
- * there: the answer that told it to share the link has arrived.
+ * there, which shows that the answer with the link's session has arrived.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -191,8 +191,8 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 	return NULL;
 }
 
-/* The link that a hello with this session was told to share: the answer was lost, and the peer has dialled again. Only those that we
- * opened were ever promised: the others have no such session noted down. */
+/* The link that was promised to a hello with this session: the answer was lost, and the peer has dialled again. Only links that this
+ * side opened are ever promised; in others the field is zero. */
 static struct tcp_link *link_promised(const struct wire_hello *h) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
@@ -323,8 +323,8 @@ bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_ver
 	return inet_conn_accept(c, out, sizeof(out));
 }
 
-/* The listener's direction is the free one of a link that is there: that is told, and this socket has served. The peer says over
- * the link that it knows. */
+/* The listener's direction is the free one of an existing link. The answer names that link, and this socket has served its purpose;
+ * the peer confirms over the link. */
 static void share(struct inet_conn *c, const struct wire_hello *h, const struct tcp_listener *listener,
 		  struct tcp_link *l, struct wire_welcome *w) REQUIRES(loop_mu)
 {
@@ -356,11 +356,11 @@ void tcp_accept_promised(uint64_t now)
 	char why[128];
 
 	gantry_list_each_entry_safe (l, &tcp_network.promised, struct tcp_link, waiting) {
-		tcp_link_service(l, 0); /* nobody else may read */
+		tcp_link_service(l, 0); /* no user progresses the link yet */
 		if (now > l->linger_until) {
 			snprintf(why, sizeof(why),
-				 "the peer was told to share this link, and did not within %.3g s "
-				 "(GANTRY_CONNECT_TIMEOUT)",
+				 "the peer did not confirm within %.3g s (GANTRY_CONNECT_TIMEOUT) that it sends over "
+				 "this session",
 				 (double)gantry_params()->connect_timeout / 1e9);
 			tcp_link_end_rx(l, why);
 			fulfil_promise(l);

@@ -29,7 +29,7 @@
 
 struct tcp_io;
 
-/* Of a send: more follows at once; the kernel may read the memory after the call, until completions() says that it has. */
+/* Of a send: more follows at once; the kernel may read the memory after the call, until completion() reports the call. */
 enum { TCP_IO_MORE = 1, TCP_IO_REFERENCE = 2 };
 
 /* What TCP knows of a connection. Zero: not known. */

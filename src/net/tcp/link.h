@@ -563,7 +563,7 @@ struct tcp_link {
 	/* All lanes of a peer's session are here: its first byte on lane 0 says that it knows. accept.c */
 	struct inet_source confirm GUARDED_BY(loop_mu);
 	uint8_t promised[WIRE_SESSION_SIZE] GUARDED_BY(
-		loop_mu); /* the session whose hello was told to share this link */
+		loop_mu); /* the session that this link's receiving direction was promised to */
 
 	struct link_mu mu;
 	struct tcp_tx tx GUARDED_BY(link_mu);

@@ -143,7 +143,7 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *sea
 {
 	struct tcp_lane *lane = &l->lanes[index];
 
-	if (lane->io.fd >= 0) { /* the peer has dialled again: it has never heard of the first socket's welcome */
+	if (lane->io.fd >= 0) { /* the first socket's welcome was lost, and the peer has dialled again */
 		if (index == 0)
 			inet_source_release(&l->confirm);
 		tcp_flow_free(lane);

@@ -143,11 +143,25 @@ static inline gantry_result talk_on(struct gantry_ctl *m, int rounds)
 	return GANTRY_OK;
 }
 
+/* A rank that is here and sends nothing is waited for without end, so one that gives up has to count as lost. */
+static inline void give_up(const struct gantry_unique_id *id, int rank)
+{
+	struct hub_rank *r;
+
+	inet_loop_lock();
+	r = hub_rank_of(id, rank);
+	if (r && r->state == HUB_HERE)
+		hub_rank_lost(r, GANTRY_ERR_PEER_LOST, "it gave up");
+	inet_loop_unlock();
+}
+
 static inline void *talker_thread(void *arg)
 {
 	struct talker *t = arg;
 
 	t->talk->results[t->rank] = talk_on(t->talk->ctl[t->rank], t->talk->rounds);
+	if (t->talk->results[t->rank] != GANTRY_OK)
+		give_up(t->talk->id, t->rank);
 	snprintf(t->talk->texts[t->rank], sizeof(t->talk->texts[t->rank]), "%s", gantry_last_error());
 	__atomic_sub_fetch(&t->talk->talking, 1, __ATOMIC_ACQ_REL);
 	return NULL;

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "comm/ctl_wire.h"
+#include "ctl/ctl_wire.h"
 #include "gantry/version.h"
 #include "inet/settings.h"
 #include "perf_rendezvous.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes on several hosts find each other at a port: one of them serves it, the others come there. It is the control
- * plane's hub and hand-shake (comm/ctl.h) with an id that each of them makes for itself; authentication is
+ * plane's hub and hand-shake (ctl/ctl.h) with an id that each of them makes for itself; authentication is
  * GANTRY_SECRET's.
  */
 #ifndef GANTRY_TOOLS_PERF_RENDEZVOUS_H
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "comm/ctl.h"
+#include "ctl/ctl.h"
 #include "gantry/comm.h"
 #include "inet/nic.h"
 

@@ -44,7 +44,7 @@ struct coll_topo {
 	int rank, nranks;
 	int nhosts;
 	const int *host; /* by rank: which host, counted from 0 */
-	bool network;	 /* reducers are connected: one rank of each host may send to the network (collnet.c) */
+	bool network;	 /* reducers are connected: one rank of each host may send to the network (coll_collnet.c) */
 };
 
 /* Where a rank is. */

@@ -2,23 +2,22 @@
 /*
  * A communicator's insides.
  *
- *   comm.c     how it is made, with what all ranks must have alike; init, destroy, abort, errors
- *   life.c     communicators made from others: split, shrink, grow; finalize, revoke; what goes on in the background
- *   probe.c    whether GPUs reach each other's memory, tried when it is made
- *   peer.c     connections: made lazily, all channels of a peer at once
- *   enqueue.c  gantry_send, gantry_recv; argument memory of launches, launching
- *   group.c    groups of calls
- *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
- *   collnet.c  reducers: which ranks send to them, and whether all can
- *   small.c    small collectives, done by the thread that runs the stream
- *   note.c     what collectives are, for reports
- *   memory.c   registered buffers
- *   window.c   one-sided: windows
- *   reach.c    one-sided: how this rank reaches windows of the others
- *   put.c      one-sided: put, signal, wait; notifications
- *   cause.c    whose fault an error is
- *   report.h   who waits for whom: reports, the watchdog, traces
- *   ctl.h      the control plane
+ *   comm.c          how it is made, with what all ranks must have alike; init, destroy, abort, errors
+ *   life.c          communicators made from others: split, shrink, grow; finalize, revoke; what goes on in the background
+ *   probe.c         whether GPUs reach each other's memory, tried when it is made
+ *   peer.c          connections: made lazily, all channels of a peer at once
+ *   enqueue.c       gantry_send, gantry_recv; argument memory of launches, launching
+ *   group.c         groups of calls
+ *   coll.c          collectives: calls, the plans that they follow, operations for the proxy
+ *   comm_collnet.c  reducers: which ranks send to them, and whether all can
+ *   small.c         small collectives, done by the thread that runs the stream
+ *   note.c          what collectives are, for reports
+ *   memory.c        registered buffers
+ *   window.c        one-sided: windows
+ *   reach.c         one-sided: how this rank reaches windows of the others
+ *   put.c           one-sided: put, signal, wait; notifications
+ *   cause.c         whose fault an error is
+ *   report.h        who waits for whom: reports, the watchdog, traces
  *
  * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread (on_lost, on_call,
  * reports), and of a non-blocking communicator the one that makes or ends it (life.c). What the progress and the service
@@ -33,7 +32,7 @@
 #include "base/list.h"
 #include "base/mutex.h"
 #include "coll/coll.h"
-#include "comm/ctl.h"
+#include "ctl/ctl.h"
 #include "device/device.h"
 #include "device/failure.h"
 #include "device/help.h"
@@ -183,12 +182,12 @@ struct comm_coll {
 	struct comm_note notes[COMM_NOTES]; /* by number */
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
 	int collnet;			    /* the transport of that name is asked for */
-	uint64_t takes;			    /* collnet.c: types and operations that the network has */
+	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
 	int told;			    /* the same: that it does not have one */
-	char no_network[400];		    /* collnet.c: why there are no reducers though they were asked for; "" */
-	void *word;			    /* the barrier's, device memory */
-	bool in_turns;			    /* group.c: the group that is enqueued has other communicators, too */
-	struct gantry_dev_event *join;	    /* group.c: of groups with several streams; NULL: there was none yet */
+	char no_network[400];	       /* comm_collnet.c: why there are no reducers though they were asked for; "" */
+	void *word;		       /* the barrier's, device memory */
+	bool in_turns;		       /* group.c: the group that is enqueued has other communicators, too */
+	struct gantry_dev_event *join; /* group.c: of groups with several streams; NULL: there was none yet */
 	/* enqueue.c: launches go to several streams. This is recorded behind each one, for the next one elsewhere. */
 	struct gantry_dev_event *behind;
 	bool recorded;
@@ -395,12 +394,12 @@ gantry_result comm_choose_transport(struct gantry_comm *comm, int peer);
 /* Makes the connections that the calls need, of all communicators among them at the same time. */
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
-/* The parts of it for ends that are made in another way (collnet.c): before and after the transport has connected. */
+/* The parts of it for ends that are made in another way (comm_collnet.c): before and after the transport has connected. */
 gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel);
 gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc);
 void comm_peer_free(struct gantry_comm *comm, int peer);
 
-/* collnet.c: connects reducers, if they are asked for, before the cost model is made. All ranks answer alike. */
+/* comm_collnet.c: connects reducers, if they are asked for, before the cost model is made. All ranks answer alike. */
 gantry_result comm_collnet_init(struct gantry_comm *comm);
 /* Takes collnet out of a list of transports, which is of ways from rank to rank: 1: it was there. */
 int comm_collnet_take(char *transports);
@@ -427,7 +426,7 @@ void comm_coll_free(struct gantry_comm *comm);
 /* The connections that a call needs if it is a collective whose connections are not known to be made, as transfers:
  * answers how many. ret: NULL, or room for all of them. */
 size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret);
-/* collnet.c: the network takes the type and operation, if there is one. */
+/* comm_collnet.c: the network takes the type and operation, if there is one. */
 bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op);
 gantry_result comm_coll_enqueue(const struct comm_call *call);
 /* small.c: whether a call with this one share is done by the thread that runs the stream; then launches that. */

@@ -2,10 +2,10 @@
 /*
  * What threads other than the caller's may see of a communicator, and what they make of it:
  *
- *   report.c       one end of a connection at a moment, whom it waits for; sums; all of it as JSON lines
- *   watch.c        the watchdog: notices stalls, reports on a signal
- *   stats.c        counters of all communicators, for inet/stats.h
- *   trace.c        the communicator's part of a trace (base/trace.h), and events that kernels make
+ *   report.c      one end of a connection at a moment, whom it waits for; sums; all of it as JSON lines
+ *   watch.c       the watchdog: notices stalls, reports on a signal
+ *   comm_stats.c  counters of all communicators, for inet/stats.h
+ *   comm_trace.c  the communicator's part of a trace (base/trace.h), and events that kernels make
  *
  * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
  * stage. Until it is ready nothing but its stage, its peer and its transport is looked at.
@@ -96,7 +96,7 @@ void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GAN
 /* gantry_comm_report for gantry_file_write: says nothing of a file that is full. */
 void comm_report_put(void *comm, FILE *f);
 
-/* trace.c. The number of a connection in events and tables, the same for proxy and kernels, unique in the process: for
+/* comm_trace.c. The number of a connection in events and tables, the same for proxy and kernels, unique in the process: for
  * comm_conn.id, once the proxy half is made. */
 uint32_t comm_trace_conn_id(const struct gantry_connector *c);
 /* A transfer goes to the kernels: an event. */
@@ -110,7 +110,7 @@ void comm_times_collect(struct gantry_comm *comm, int all);
 /* If GANTRY_TRACE is set: the events of the process. While the connections still are. */
 void comm_trace_write(struct gantry_comm *comm);
 
-/* stats.c */
+/* comm_stats.c */
 extern struct inet_stats_source comm_stats;
 /* watch.c: the communicators of the process, none of which goes away meanwhile. NULL: the first; NULL: no more. */
 struct gantry_comm *comm_watch_next(const struct gantry_comm *comm) REQUIRES(loop_mu);

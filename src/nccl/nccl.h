@@ -2,16 +2,16 @@
 /*
  * NCCL's C API over gantry/comm.h: conversions and checks. What NCCL has and gantry/comm.h does not is here, too:
  *
- *   comm.c       ncclComm: which there are, ending and asking them
- *   comm_make.c  making them: init, split, shrink, grow; ncclConfig_t
- *   group.c      groups that hold whole communicators' beginnings and ends as well as transfers
- *   coll.c       collectives, send and receive, operations of the caller's own
- *   memory.c     the device and stream of a call; ncclMemAlloc, registered memory
- *   error.c      results, their texts, the last error
- *   env.c        NCCL's environment variables
- *   param.c      ncclParam*
- *   refused.c    what is always refused, from api.def; teams and properties, which say so
- *   lazy.c       libraries that are opened when something of theirs is first called
+ *   nccl_comm.c    ncclComm: which there are, ending and asking them
+ *   comm_make.c    making them: init, split, shrink, grow; ncclConfig_t
+ *   nccl_group.c   groups that hold whole communicators' beginnings and ends as well as transfers
+ *   nccl_coll.c    collectives, send and receive, operations of the caller's own
+ *   nccl_memory.c  the device and stream of a call; ncclMemAlloc, registered memory
+ *   error.c        results, their texts, the last error
+ *   env.c          NCCL's environment variables
+ *   nccl_param.c   ncclParam*
+ *   refused.c      what is always refused, from api.def; teams and properties, which say so
+ *   lazy.c         libraries that are opened when something of theirs is first called
  *
  * WAITING. On a GPU a collective is enqueued on the caller's stream, as in NCCL. On the host device there is no stream
  * that the caller could wait for: each communicator has its own, whatever is passed, and a call (a group: its end)
@@ -57,7 +57,7 @@ struct ncclComm {
 	struct gantry_stream *own; /* of the host device; owned */
 	cudaStream_t native;	   /* the last one, and what stands for it */
 	struct gantry_stream *stream;
-	struct ncclComm *next_used; /* group.c: of those that the group of a thread has used */
+	struct ncclComm *next_used; /* nccl_group.c: of those that the group of a thread has used */
 	bool used;
 };
 
@@ -84,14 +84,14 @@ int nccl_env_blocking(void);
 /* Variables of NCCL that are listed by ncclParamGetAllParameterKeys; NULL behind the last. */
 const char *nccl_env_name(size_t i);
 
-/* ---- memory.c ---- */
+/* ---- nccl_memory.c ---- */
 
 /* The device of the calling thread; or, of ncclCommInitAll, the index-th one. A reference. */
 gantry_result nccl_device_here(struct gantry_device **ret_device);
 gantry_result nccl_device_numbered(int index, struct gantry_device **ret_device);
 gantry_result nccl_stream_for(struct ncclComm *c, cudaStream_t native, struct gantry_stream **ret_stream);
 
-/* ---- comm.c ---- */
+/* ---- nccl_comm.c ---- */
 
 /* NULL, after a line in the log, if it is no communicator that can be used. */
 struct ncclComm *nccl_comm_of(ncclComm_t comm, const char *function);
@@ -109,7 +109,7 @@ static inline void nccl_leave(struct ncclComm *c)
 	fetch_sub_seq(&c->calls, 1);
 }
 
-/* ---- group.c ---- */
+/* ---- nccl_group.c ---- */
 
 /* Something that waits for other ranks. In a group it is kept until the group's end, where all of them run at the same
  * time; else it runs at once. */

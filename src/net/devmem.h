@@ -125,7 +125,7 @@ struct devmem_source_ops {
 	void (*describe)(const struct devmem_binding *b, char *text, size_t len);
 };
 
-/* Until everything that flows of this binding have reported is in its memory. (pool.c) */
+/* Until everything that flows of this binding have reported is in its memory. (page_pool.c) */
 gantry_result devmem_settle(const struct devmem_binding *b);
 
 extern const struct devmem_source_ops devmem_kernel;

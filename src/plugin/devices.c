@@ -2,7 +2,7 @@
 /*
  * The plugin launches no kernel and has no stream: NCCL's kernels unpack, and copies go through the device's own queues.
  * So it has a GPU without our kernels, and of the host device, for machines without a GPU, its memory only. What is
- * defined here stands in for device/cuda/launch.c and device/host/device.c, which are not linked then.
+ * defined here stands in for device/cuda/cuda_launch.c and device/host/host_device.c, which are not linked then.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include <stdio.h>

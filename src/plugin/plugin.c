@@ -16,8 +16,8 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "net/net.h"
+#include "plugin/plugin_props.h"
 #include "plugin/profiler.h"
-#include "plugin/props.h"
 #include "plugin/start.h"
 #include "plugin/tune.h"
 

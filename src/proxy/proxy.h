@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proxy/conn.h"
+#include "proxy/proxy_conn.h"
 
 /* The engine for a device: the process's, or the device's own. Counted; the last release ends the thread, in bounded
  * time. The thread is pinned to the CPUs of the device's NUMA node when hwloc is there and GANTRY_PROXY_PIN is on. */

@@ -20,7 +20,7 @@
 
 #include <sys/uio.h>
 
-#include "reducer/wire.h"
+#include "reducer/reducer_wire.h"
 
 enum { REDUCER_GRACE_NS = 250000000 /* for the cause of a peer's closing to be heard of */ };
 enum { REDUCER_PARTS_MAX = 8, REDUCER_NO_RANK = UINT32_MAX };

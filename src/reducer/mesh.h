@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections of one party of a job (wire.h) with others: out to each whose handle is known, in from each, told apart by
+ * Connections of one party of a job (reducer_wire.h) with others: out to each whose handle is known, in from each, told apart by
  * the HELLO that every connection begins with. Belongs to one thread. Never blocks; nothing of it is left when it fails.
  */
 #ifndef GANTRY_REDUCER_MESH_H

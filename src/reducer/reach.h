@@ -2,7 +2,7 @@
 /*
  * How ranks come to reducers that are processes of their own (GANTRY_REDUCERS), and agree on which of them to use.
  *
- *   each rank:  asks every reducer (wire.h) -> connections in both directions    or: the reducer is lost, with a warning
+ *   each rank:  asks every reducer (reducer_wire.h) -> connections in both directions    or: the reducer is lost, with a warning
  *   all ranks:  REACHED to rank 0 -> rank 0 keeps what all of them have -> REACHED to all
  *
  * So a reducer that is down, full, or out of reach of one rank is left out by all, and pieces go to the same reducers

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listening, accepting and connecting: the rendezvous of two rx over a TCP connection of its own (wire.h), and then the
+ * Listening, accepting and connecting: the rendezvous of two rx over a TCP connection of its own (rx_wire.h), and then the
  * network's connections. Many at a time, each with a deadline.
  *
  *   connecting:  DIAL -> SHAKE -> NET -> UP -> READY

@@ -41,7 +41,7 @@
 #include "inet/nic.h"
 #include "inet/settings.h"
 #include "net/net.h"
-#include "rx/wire.h"
+#include "rx/rx_wire.h"
 
 enum {
 	RX_INLINE_MAX = 32 << 10, /* transfers from host memory up to this travel with their head */
@@ -232,8 +232,8 @@ struct gantry_rx {
 	struct gantry_list regions GUARDED_BY(rx_mu), conns GUARDED_BY(rx_mu), listeners GUARDED_BY(rx_mu);
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
 	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
-	struct gantry_rx_counters counters; /* written under the mutex; stats.c reads them relaxed */
-	struct gantry_list node GUARDED_BY(loop_mu); /* stats.c */
+	struct gantry_rx_counters counters; /* written under the mutex; rx_stats.c reads them relaxed */
+	struct gantry_list node GUARDED_BY(loop_mu); /* rx_stats.c */
 	uint32_t number;			     /* of this one, in the process */
 	struct {				     /* ticks */
 		uint64_t after;			     /* 0: nobody asks */
@@ -247,7 +247,7 @@ static inline void rx_count(uint64_t *counter, uint64_t n) REQUIRES(rx_mu)
 	store_relaxed(counter, *counter + n);
 }
 
-/* stats.c: its counters are shown (inet/stats.h) from the one to the other. */
+/* rx_stats.c: its counters are shown (inet/stats.h) from the one to the other. */
 void rx_stats_add(struct gantry_rx *rx);
 void rx_stats_remove(struct gantry_rx *rx); /* also of one that was never added */
 

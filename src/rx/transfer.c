@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transfers of a connection: the sender offers them, the receiver matches them with its receives and grants them, and
- * the granted ones move message by message, in the order of their grants. Either side may end one early (wire.h).
+ * the granted ones move message by message, in the order of their grants. Either side may end one early (rx_wire.h).
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Networks that reduce on their way: Gantry's own by reducers (reducer/reducer.h), foreign ones by their plugin's collNet
- * table (net/collnet.h).
+ * table (net/net_collnet.h).
  *
  * Such a network joins all hosts of a communicator at once, so it is no way from one rank to another and says so
  * (can_connect). A collective's plan names it as the rank itself, and the core makes its two ends when the communicator
@@ -22,7 +22,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "net/collnet.h"
+#include "net/net_collnet.h"
 #include "proxy/proxy.h"
 #include "reducer/reducer.h"
 #include "reducer/sum.h"

@@ -7,7 +7,7 @@
 #ifndef GANTRY_TRANSPORT_DIRECT_H
 #define GANTRY_TRANSPORT_DIRECT_H
 
-#include "proxy/conn.h"
+#include "proxy/proxy_conn.h"
 
 enum {
 	GANTRY_DIRECT_BYTES = 131072,	       /* of a connection's memory for messages */

@@ -12,7 +12,7 @@
 #ifndef GANTRY_TRANSPORT_PUT_H
 #define GANTRY_TRANSPORT_PUT_H
 
-#include "proxy/conn.h"
+#include "proxy/proxy_conn.h"
 
 struct gantry_put_request {
 	uint32_t window;

@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 #include "net/net.h"
-#include "proxy/conn.h"
+#include "proxy/proxy_conn.h"
 
 extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm, gantry_transport_net,
 	gantry_transport_collnet;

@@ -6,8 +6,8 @@
  * Nothing read may leave the input; what is accepted is in range and survives being encoded and decoded again; a stream
  * means the same whatever the pieces it arrives in.
  */
-#include "comm/ctl_bruck.h"
-#include "comm/ctl_wire.h"
+#include "ctl/ctl_bruck.h"
+#include "ctl/ctl_wire.h"
 #include "script.h"
 
 /* What a stream said, as a sum. */

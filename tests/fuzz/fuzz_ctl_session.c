@@ -20,8 +20,8 @@
  */
 #include "base/bytes.h"
 #include "base/hmac.h"
-#include "comm/ctl_member.h"
-#include "comm/hub_priv.h"
+#include "ctl/ctl_member.h"
+#include "ctl/hub_priv.h"
 #include "session.h"
 
 enum { CONNS = 8, RANKS = 4, MAX_STEPS = 200, COMM_ID = 0x1234, BODY = 1024 };

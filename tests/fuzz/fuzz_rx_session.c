@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An rx connection, its user and its peer, all three scripted. The peer is faithful unless the script says otherwise:
- * it keeps the protocol of src/rx/wire.h with a model of its own, which also says what must come of each transfer.
+ * it keeps the protocol of src/rx/rx_wire.h with a model of its own, which also says what must come of each transfer.
  *
  *   byte 0   how the rx is set up: depth, staging memory, path, what the network can do
  *   then operations, each a byte modulo OPS and its arguments (enum op below)

@@ -17,6 +17,7 @@ declare -A below=(
 	[abi]=""                                                                     # NCCL's struct layouts, what its unpack kernels read
 	[base]="abi"                                                                 # log, errors, parameters, mutexes, clock, JSON, HMAC
 	[inet]="base abi"                                                            # NICs, addresses, listening ports, handshake, service thread
+	[ctl]="inet base abi"                                                        # the control plane: hub, membership, exchange, liveness
 	[device]="base abi"                                                          # kernels and where they run: host/ CPU threads, cuda/ GPUs
 	[net]="inet device base abi"                                                 # net.h, the contract of a network; loads foreign plugins
 	[net/tcp]="net inet device base abi"                                         # the TCP network
@@ -28,10 +29,10 @@ declare -A below=(
 	[proxy]="net inet device base abi"                                           # the progress thread
 	[transport]="proxy reducer net inet device base abi"                         # p2p, shm, net, collnet: between two ranks
 	[coll]="device base abi"                                                     # algorithms, plans, the cost model
-	[comm]="transport coll proxy net inet device base abi"                       # gantry/comm.h: communicator, control plane
-	[nccl]="comm coll transport proxy net inet device base abi"                  # libnccl.so.2: NCCL's C API
-	[face]="comm reducer coll rx transport proxy net inet device base abi"       # what libgantry.so exports of its own
-	[tools]="comm net/devmem reducer coll rx transport proxy net inet device base abi" # the gantry command
+	[comm]="transport ctl coll proxy net inet device base abi"                   # gantry/comm.h: the communicator
+	[nccl]="comm ctl coll transport proxy net inet device base abi"              # libnccl.so.2: NCCL's C API
+	[face]="comm ctl reducer coll rx transport proxy net inet device base abi"   # what libgantry.so exports of its own
+	[tools]="comm ctl net/devmem reducer coll rx transport proxy net inet device base abi" # the gantry command
 )
 
 # The functions that are called for every include answer in REPLY: a process each would take most of the time.

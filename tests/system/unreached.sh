@@ -26,7 +26,7 @@ plant src/coll/ring.c "const struct coll_algo planted_e = {.plan = planted_f}; s
 plant src/device/kernels.def "KERNEL(planted, gantry_coll_args, 512, 1)" "kernel gantry_kernel_planted"
 plant src/device/k_coll.h "DEV void k_planted(const struct gantry_coll_args *a) { (void)a; }" "function k_planted"
 plant src/device/ops.def "OP(planted, (struct gantry_device *dev))" "operation of devices planted"
-plant src/device/host/device.c "gantry_result gantry_host_planted(struct gantry_device *dev) { return dev->planted; }" "function gantry_host_planted"
+plant src/device/host/host_device.c "gantry_result gantry_host_planted(struct gantry_device *dev) { return dev->planted; }" "function gantry_host_planted"
 plant src/base/params.def 'P_BOOL(planted, "GANTRY_PLANTED", 0, "Nothing.")' "parameter GANTRY_PLANTED"
 python3 "$tmp/scripts/unreached.py" "$tmp" >"$tmp/out" 2>"$tmp/err" && die "nothing was found"
 for what in "${wanted[@]}"; do

@@ -5,10 +5,10 @@
 
 #include <netinet/tcp.h>
 
-#include "comm/ctl.h"
-#include "comm/ctl_member.h"
-#include "comm/ctl_service.h"
-#include "comm/hub_priv.h"
+#include "ctl/ctl.h"
+#include "ctl/ctl_member.h"
+#include "ctl/ctl_service.h"
+#include "ctl/hub_priv.h"
 #include "relay.h"
 
 enum { RANKS_MAX = 64, ANSWER_KIND = 7 };

@@ -5,7 +5,7 @@
 
 #include "liar_util.h"
 #include "reducer/reducer.h"
-#include "reducer/wire.h"
+#include "reducer/reducer_wire.h"
 
 #define NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 

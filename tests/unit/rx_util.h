@@ -7,7 +7,7 @@
 
 #include "gantry/rx.h"
 #include "inet/handshake.h"
-#include "rx/wire.h"
+#include "rx/rx_wire.h"
 #include "test.h"
 
 #define SECOND 1000000000ll

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Foreign collNet tables behind net/collnet.h: the library is opened, two ranks are threads, and every version of the
+ * Foreign collNet tables behind net/net_collnet.h: the library is opened, two ranks are threads, and every version of the
  * table reduces right. Its own plugin is what Gantry has for one that is foreign.
  */
 #include <pthread.h>
 
 #include "gantry/types.h"
-#include "net/collnet.h"
+#include "net/net_collnet.h"
 #include "test.h"
 
 enum { RANKS = 2, COUNT = 3000 };

@@ -8,8 +8,8 @@
  * square of the ranks.
  */
 #include "base/bytes.h"
-#include "comm/ctl_bruck.h"
-#include "comm/ctl_wire.h"
+#include "ctl/ctl_bruck.h"
+#include "ctl/ctl_wire.h"
 #include "inet/handshake.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allgathers that go from rank to rank (comm/ctl_exchange.h), with ranks as threads: values, what the root carries,
+ * Allgathers that go from rank to rank (ctl/ctl_exchange.h), with ranks as threads: values, what the root carries,
  * connections that break, and who is named when a rank is missing, lost, out of reach or of another mind.
  * Catches: parts in the wrong place, an exchange that mixes two allgathers, parts that go through the hub after all, a
  * block that is lost with its connection, a hang or a wrong name when a rank fails.

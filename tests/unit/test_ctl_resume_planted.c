@@ -5,7 +5,7 @@
  */
 static int planted;
 #define CTL_PLANTED planted
-#include "comm/ctl_service.c"
+#include "ctl/ctl_service.c"
 
 #include "ctl_resume_util.h"
 

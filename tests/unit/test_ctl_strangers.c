@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/hmac.h"
-#include "comm/hub_priv.h"
+#include "ctl/hub_priv.h"
 #include "ctl_util.h"
 
 enum { HELD = 300, PLACES = 256, RANKS = 3, JOINING = 6000, JOINED = 4000, FLOOD_MAX = 32 << 20 };

@@ -4,7 +4,7 @@
 #include <spawn.h>
 
 #include "net/net.h"
-#include "rx/wire.h"
+#include "rx/rx_wire.h"
 #include "rx_util.h"
 
 extern char **environ;

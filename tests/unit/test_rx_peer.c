@@ -23,7 +23,7 @@ static void *accept_peer(void *listener)
 	return NULL;
 }
 
-/* The rendezvous, as src/rx/wire.h has it. */
+/* The rendezvous, as src/rx/rx_wire.h has it. */
 static void say_hello(const char *address, void **ret_listen, uint8_t handle[GANTRY_NET_HANDLE_SIZE])
 {
 	struct gantry_net *net = gantry_net_tcp();

@@ -5,7 +5,7 @@
  */
 #include "inet/handshake.h"
 #include "relay.h"
-#include "rx/wire.h"
+#include "rx/rx_wire.h"
 #include "rx_util.h"
 
 enum { ANSWERED = INET_ANSWER_SIZE + RX_OFFER_SIZE };

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "comm/ctl.h"
+#include "ctl/ctl.h"
 #include "net/tcp/network.h"
 #include "tcp_util.h"
 

@@ -11,7 +11,7 @@
 #include "link_pair.h"
 #include "net/emulated/emulated.h"
 #include "net/tcp/flow.h"
-#include "net/tcp/unpack.h"
+#include "net/tcp/tcp_unpack.h"
 #include "pool_whole.h"
 
 /* Guarded fields are looked at while no other thread runs. */

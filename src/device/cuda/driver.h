@@ -230,7 +230,7 @@ struct gantry_cuda_api {
 #undef GANTRY_CUDA_FIELD
 };
 
-/* Written once, when the driver is loaded (device.c); read-only after that. */
+/* Written once, when the driver is loaded (cuda_device.c); read-only after that. */
 extern struct gantry_cuda_api cu;
 
 /* "out of memory (CUDA_ERROR_OUT_OF_MEMORY)" */

@@ -47,7 +47,7 @@ struct cuda_copy_queue {
 
 struct cuda_gpu {
 	struct gantry_device base; /* first: a struct gantry_device * is this */
-	uint32_t refs;		   /* under the lock of device.c */
+	uint32_t refs;		   /* under the lock of cuda_device.c */
 	cu_device device;
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
@@ -141,14 +141,14 @@ static inline void cuda_leave(struct cuda_gpu *g, struct cuda_was *was)
 		return gantry_cuda_fail(cu_error, __FILE__, __LINE__, __VA_ARGS__);                                    \
 	} while (0)
 
-/* launch.c: finds the kernels; that there are none is no error until something is launched. */
+/* cuda_launch.c: finds the kernels; that there are none is no error until something is launched. */
 void gantry_cuda_kernels_load(struct cuda_gpu *g);
 static inline void cuda_unload_kernels(struct cuda_gpu *g)
 {
 	while (g->nmodules)
 		cu.module_unload(g->modules[--g->nmodules]);
 }
-/* memory.c: unmaps what was never closed. */
+/* cuda_memory.c: unmaps what was never closed. */
 void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
 /* stream.c: returns when everything in the stream is done, as the driver's calls do; the context is current. */
 unsigned gantry_cuda_wait(cu_stream stream);

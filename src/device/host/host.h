@@ -2,12 +2,12 @@
 /*
  * The host device's own header: what its files share.
  *
- *   device.c   the one object per process, its table of operations; streams and queues of copies
- *   event.c    events
- *   hold.c     streams behind a kernel that failed
- *   launch.c   a kernel on the stream's thread; more blocks and lanes on helper threads; how all of them wait
- *   memory.c   allocations (a memfd each, if they can be exported), found by address; handles and dma-bufs of them
- *   share.c    memory for processes that do not see each other's /proc, over a socket
+ *   host_device.c  the one object per process, its table of operations; streams and queues of copies
+ *   host_event.c   events
+ *   hold.c         streams behind a kernel that failed
+ *   host_launch.c  a kernel on the stream's thread; more blocks and lanes on helper threads; how all of them wait
+ *   host_memory.c  allocations (a memfd each, if they can be exported), found by address; handles and dma-bufs of them
+ *   share.c        memory for processes that do not see each other's /proc, over a socket
  */
 #ifndef GANTRY_DEVICE_HOST_HOST_H
 #define GANTRY_DEVICE_HOST_HOST_H
@@ -42,8 +42,8 @@ struct host_copy_queue {
 struct host_device {
 	struct gantry_device dev; /* first: the ops cast back */
 	pid_t owner;		  /* the process that has its threads: a child of it gets a device of its own */
-	uint32_t refs;		  /* under device.c's lock */
-	struct gantry_stream *default_stream; /* owned; made on first use, under device.c's lock */
+	uint32_t refs;		  /* under host_device.c's lock */
+	struct gantry_stream *default_stream; /* owned; made on first use, under host_device.c's lock */
 	struct host_copy_queue queues[GANTRY_COPY_QUEUES];
 	struct helpers_mu helpers_mu;
 	struct host_helper *idle; /* owned; block threads that no stream has; under helpers_mu while streams live */
@@ -59,7 +59,7 @@ static inline struct host_device *host_device(struct gantry_device *dev)
 #define OP(name, params) gantry_result gantry_host_##name params;
 #include "device/ops.def"
 
-/* memory.c */
+/* host_memory.c */
 int gantry_host_file_of(const void *ptr); /* of an allocation; -1: it was closed */
 /* Maps a memfd of another process, whose size nobody can change, until ipc_close; the file stays the caller's. */
 gantry_result gantry_host_import(int fd, size_t size, void **ret_ptr);
@@ -137,7 +137,7 @@ struct gantry_stream {
 /* Puts an item into the stream; args: item->size bytes, copied (LAUNCH), else NULL. Waits while the ring is full. */
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args);
 
-/* event.c. Reaching uses up the item's reference, and so does waiting unless it returns what holds the mark, a reference;
+/* host_event.c. Reaching uses up the item's reference, and so does waiting unless it returns what holds the mark, a reference;
  * with `ending` it does both. */
 void gantry_host_mark_reach(struct host_mark *m);
 struct gantry_failure *gantry_host_mark_await(struct host_mark *m, int ending);
@@ -154,7 +154,7 @@ void gantry_host_hold_release(struct gantry_stream *s); /* nobody else knows it 
 void gantry_host_hold_mark(struct gantry_stream *s, struct gantry_failure **at);
 struct gantry_failure *gantry_host_holding(struct gantry_failure **at);
 
-/* launch.c */
+/* host_launch.c */
 /* On the runner's thread. What the kernel failed with: a reference; NULL: it did its work. */
 struct gantry_failure *gantry_host_run(struct gantry_stream *s, const struct host_item *item);
 

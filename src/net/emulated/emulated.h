@@ -3,13 +3,13 @@
  * The emulated NIC: devmem TCP's behaviour in user space, over ordinary TCP sockets. Private to this folder and its
  * tests; others see struct devmem_source_ops.
  *
- *   nic.c      bindings: their memory, its pages, starving, ids; the table of the source
- *   flow.c     flows: how the stream is cut, tokens, the plan that a receive follows, receive
- *   tx.c       sending from memory
- *   library.c  the entry of libgantry-emulated.so, and what the NIC needs of whoever opens it
- *   open.c     how libgantry.so and the plugin open that library
+ *   emulated_nic.c   bindings: their memory, its pages, starving, ids; the table of the source
+ *   flow.c           flows: how the stream is cut, tokens, the plan that a receive follows, receive
+ *   tx.c             sending from memory
+ *   library.c        the entry of libgantry-emulated.so, and what the NIC needs of whoever opens it
+ *   emulated_open.c  how libgantry.so and the plugin open that library
  *
- * Programs of ours (the tool, tests) link the NIC itself: devmem_emulated_open is then nic.c's.
+ * Programs of ours (the tool, tests) link the NIC itself: devmem_emulated_open is then emulated_nic.c's.
  *
  * How it receives. A flow has a plan: pieces of the stream to come, each with its kind and length, and, once it is
  * needed, its place. What has arrived is first counted (the kernel is asked, nothing is copied), then pieces for so
@@ -96,7 +96,7 @@ struct emu_binding {
 
 	struct emu_binding_mu mu;
 	/* Free pages. free: a stack of pages; mirrored: the order of groups, and `at` is the next one that a flow takes
-	 * (nic.c). */
+	 * (emulated_nic.c). */
 	uint32_t *free GUARDED_BY(emu_binding_mu); /* owned */
 	uint64_t *bits GUARDED_BY(emu_binding_mu); /* owned: mirrored: free pages of each group; else NULL */
 	uint32_t nfree GUARDED_BY(emu_binding_mu);
@@ -160,7 +160,7 @@ struct emu_flow {
 
 extern const struct devmem_source_ops emulated_ops;
 
-/* nic.c. ids are shared by bindings for receiving and for sending. Each is released once. */
+/* emulated_nic.c. ids are shared by bindings for receiving and for sending. Each is released once. */
 uint32_t emu_id_take(struct emu_id *own);
 void emu_id_release(struct emu_id *own);
 uint64_t emu_random(uint64_t *state);
@@ -193,7 +193,7 @@ void emu_set_poison(int on);
 ssize_t emu_receive_plain(struct devmem_flow *pub, struct msghdr *msg, int flags);
 #endif
 
-/* library.c and open.c: what the library needs of its opener, as X(type, name, parameters, arguments). */
+/* library.c and emulated_open.c: what the library needs of its opener, as X(type, name, parameters, arguments). */
 /* clang-format off */
 #define EMULATED_NEEDS(X)                                                                                              \
 	X(int, gantry_ratelimit_pass, (struct gantry_ratelimit *rl, uint32_t *ret_suppressed), (rl, ret_suppressed))   \

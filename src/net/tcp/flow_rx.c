@@ -12,7 +12,7 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "net/tcp/network.h"
-#include "net/tcp/unpack.h"
+#include "net/tcp/tcp_unpack.h"
 
 enum { IDLE_PACES = 200 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is said before a lane carries frames (wire.h): the handle that a listener gives out, and the payloads of the
+ * What is said before a lane carries frames (tcp_wire.h): the handle that a listener gives out, and the payloads of the
  * hand-shake (inet/handshake.h) on each new socket. Pure functions over byte buffers; docs/wire.md is the long form.
  */
 #ifndef GANTRY_NET_TCP_HELLO_H
@@ -12,7 +12,7 @@
 #include "gantry/result.h"
 #include "inet/nic.h"
 #include "net/net.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/tcp_wire.h"
 
 enum {
 	WIRE_VERSION = 7,

@@ -19,8 +19,8 @@
 #include "net/devmem_rx.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/tcp_unpack.h"
 #include "net/tcp/txmem.h"
-#include "net/tcp/unpack.h"
 
 uint32_t tcp_large_receives;
 

@@ -276,7 +276,7 @@ struct tcp_lane_tx {
 	/* Several rails: what this one holds and how fast it drains; written under the lock, read relaxed. */
 	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
-	/* For the log, stats.c and tests: payload (lane 0: all bytes), and pieces sent whole. Written under the lock, or
+	/* For the log, tcp_stats.c and tests: payload (lane 0: all bytes), and pieces sent whole. Written under the lock, or
 	 * control_mu; read relaxed. */
 	uint64_t bytes, pieces;
 	struct sock_backoff backoff; /* the service thread's */
@@ -452,7 +452,7 @@ struct tcp_tx {
 	bool window_blocked;
 	uint64_t bulk_bytes; /* of bulk messages, not yet given to lanes; hint */
 	uint64_t bulk_sent;  /* bulk messages given to the kernel whole */
-	/* For stats.c: bulk messages that waited for their receive, and for how many ticks in all. */
+	/* For tcp_stats.c: bulk messages that waited for their receive, and for how many ticks in all. */
 	uint64_t credit_waits, credit_wait_ticks;
 	uint32_t pending;	  /* hint, set without the lock too: something waits on the control lane */
 	uint32_t bulk_pending;	  /* hint, atomic: bulk messages wait or are on their way */
@@ -512,7 +512,7 @@ struct tcp_activity {
 	bool unanswered; /* relaxed: nothing more of it for three eighths of the deadline, although there was more */
 };
 
-/* What only links have that send from, or receive into, device memory: unpack.h, stage.h, txmem.h. */
+/* What only links have that send from, or receive into, device memory: tcp_unpack.h, stage.h, txmem.h. */
 struct tcp_link_devmem {
 	struct devmem_pool *pool;  /* device_rx: owned reference; constant while the link has a user */
 	struct tcp_unpack *unpack; /* borrowed from the receiving comm; NULL unless with UNPACK */

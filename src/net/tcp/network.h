@@ -29,7 +29,7 @@
 #include "net/net.h"
 #include "net/tcp/hello.h"
 #include "net/tcp/link.h"
-#include "net/tcp/unpack.h"
+#include "net/tcp/tcp_unpack.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
 /* Of a listener: all ranks of a job may connect to one before it is asked for the first of them. */
@@ -154,7 +154,7 @@ void tcp_link_put_down(struct tcp_link *l) REQUIRES(loop_mu); /* no user any mor
 /* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of the lock. */
 void tcp_link_bury(struct tcp_link *l) REQUIRES(loop_mu);
 
-/* device.c */
+/* tcp_device.c */
 gantry_result tcp_devices_scan(void) REQUIRES(loop_mu);
 void tcp_device_properties(int dev, struct gantry_net_properties *ret_props) REQUIRES(loop_mu);
 gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev) REQUIRES(loop_mu);
@@ -232,7 +232,7 @@ void tcp_stall_tell(void);
 /* One direction at this moment; wait_ns and the peer are left out. */
 void tcp_stall_look(struct tcp_link *l, int send, struct gantry_stall_wait *ret) EXCLUDES(link_mu);
 
-/* stats.c: counters of all links, for inet/stats.h. */
+/* tcp_stats.c: counters of all links, for inet/stats.h. */
 extern struct inet_stats_source tcp_stats;
 
 #endif

@@ -42,7 +42,7 @@
 #include "inet/loop.h"
 #include "inet/nic.h"
 #include "net/net.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/tcp_wire.h"
 
 enum {
 	RESUME_COPY_MAX = 8 << 10, /* a larger eager message is held, not copied */

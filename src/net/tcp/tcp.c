@@ -21,8 +21,8 @@
 #include "net/tcp/hello.h"
 #include "net/tcp/network.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/tcp_unpack.h"
 #include "net/tcp/txmem.h"
-#include "net/tcp/unpack.h"
 
 enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 };
 

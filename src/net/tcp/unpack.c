@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The unpack queue: its memory, taking and freeing slots. unpack_rx.c puts bytes into it. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/tcp/unpack.h"
+#include "net/tcp/tcp_unpack.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -95,7 +95,7 @@ void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_ha
 	};
 }
 
-/* What copies of the device need; see unpack.h for why it is made here. */
+/* What copies of the device need; see tcp_unpack.h for why it is made here. */
 static gantry_result make_bounces(struct tcp_unpack *u, size_t each)
 {
 	void *device;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sink of receives of an unpack queue: bytes to their place, and what is left to do when a message is whole. unpack.h
+/* The sink of receives of an unpack queue: bytes to their place, and what is left to do when a message is whole. tcp_unpack.h
  * has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "net/tcp/flow.h"
-#include "net/tcp/unpack.h"
+#include "net/tcp/tcp_unpack.h"
 
 static int failed(struct tcp_link *l, gantry_result r, const char *what) REQUIRES(link_mu)
 {

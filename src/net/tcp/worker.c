@@ -18,7 +18,7 @@
 #include "net/tcp/link.h"
 #include "net/tcp/network.h"
 #include "net/tcp/stage.h"
-#include "net/tcp/unpack.h"
+#include "net/tcp/tcp_unpack.h"
 
 /*
  * One pass over a link's lanes, made by whoever calls test.

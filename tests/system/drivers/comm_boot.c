@@ -7,8 +7,8 @@
  * negative, it joins and dies while the others exchange what they know of each other. They must all end in time, with an
  * error that names it.
  */
-#include "comm/hub_priv.h"
 #include "comm_util.h"
+#include "ctl/hub_priv.h"
 
 enum { RANKS_MAX = 1024, COUNT = 3 };
 

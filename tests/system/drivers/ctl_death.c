@@ -15,7 +15,7 @@
  */
 #include "pair.h"
 
-#include "comm/ctl.h"
+#include "ctl/ctl.h"
 
 enum { N = 4, LOSSES = 8 };
 

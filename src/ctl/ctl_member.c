@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A membership on the service thread: what the hub says, what the callers' threads and the user's callbacks hear of it, and
+ * the end, by leaving or by the hub's loss. How it gets to the hub, and back to it, changes for other reasons: ctl_dial.c.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "ctl/ctl_member.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "ctl/hub.h"
+
+static const uint64_t linger_ns = 2000000000;
+enum { TRIPS = 5, INBOX_MAX = 256 << 20 };
+enum { STALLS = 4 }; /* in GANTRY_TIMEOUT: after one without a word the hub is dialled again */
+
+/*
+ * ---- callbacks into the user's code ----
+ *
+ * They are queued while a pass goes on and run at its end, without any lock: the user may hold one of his own that he
+ * also holds when he calls us. gantry_ctl_leave waits for the one that runs.
+ */
+
+struct callback {
+	struct gantry_list node; /* in the service's events */
+	struct gantry_ctl *member;
+	struct ctl_head head; /* LOST or CALL */
+	uint8_t bytes[];      /* a text with its end, or what the call brings */
+};
+
+static void tell_news(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	m->arrivals++;
+	gantry_cond_broadcast(&m->news);
+}
+
+static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const void *bytes, size_t n)
+	REQUIRES(loop_mu)
+{
+	struct callback *cb = malloc(sizeof(*cb) + n);
+
+	if (!cb) {
+		LOG_ERROR(COMM, "no memory to tell rank %d of a %s of rank %d", m->config.rank, ctl_kind_name(h->kind),
+			  h->from);
+		return;
+	}
+	m->callbacks++;
+	cb->member = m;
+	cb->head = *h;
+	if (n)
+		memcpy(cb->bytes, bytes, n);
+	gantry_list_append(&ctl_service.events, &cb->node);
+}
+
+static void callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu)
+{
+	const struct ctl_head h = {.kind = CTL_LOST, .from = rank, .result = why};
+
+	if (m->leaving)
+		return;
+	LOG_INFO(COMM, "rank %d: lost %s", m->config.rank, text);
+	if (m->config.on_lost)
+		queue_callback(m, &h, text, strlen(text) + 1);
+}
+
+static void answer_call(struct callback *cb) REQUIRES(loop_mu)
+{
+	static uint8_t reply[GANTRY_CTL_MESSAGE_MAX]; /* the service thread's */
+	struct gantry_ctl *m = cb->member;
+	struct ctl_head h = {.kind = CTL_REPLY, .from = m->config.rank, .to = cb->head.from, .tag = cb->head.tag};
+	gantry_result r = GANTRY_ERR_UNSUPPORTED;
+	size_t size = sizeof(reply);
+
+	inet_loop_unlock();
+	if (m->config.on_call)
+		r = m->config.on_call(m->config.ctx, cb->head.from, cb->head.result, cb->bytes, cb->head.size, reply,
+				      &size);
+	inet_loop_lock();
+	ASSERT(r != GANTRY_AGAIN);
+	if (r == GANTRY_OK && size > sizeof(reply))
+		r = GANTRY_ERR_SIZE;
+	if (r != GANTRY_OK)
+		size = 0; /* whoever fails need not have said how much he wrote */
+	h.size = (uint32_t)size;
+	h.result = (uint32_t)r;
+	if (m->conn)
+		ctl_conn_send(m->conn, &h, reply);
+}
+
+static void run_callback(struct callback *cb) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = cb->member;
+
+	m->calling = 1;
+	if (cb->head.kind == CTL_CALL) {
+		answer_call(cb);
+	} else {
+		inet_loop_unlock();
+		m->config.on_lost(m->config.ctx, cb->head.from, (gantry_result)cb->head.result,
+				  (const char *)cb->bytes);
+		inet_loop_lock();
+	}
+	m->calling = 0;
+	gantry_cond_broadcast(&ctl_service.quiet);
+}
+
+int ctl_members_call_back(void)
+{
+	int ran = 0;
+
+	while (!gantry_list_empty(&ctl_service.events)) {
+		struct callback *cb = gantry_container(ctl_service.events.next, struct callback, node);
+
+		gantry_list_remove(&cb->node);
+		if (!cb->member->leaving)
+			run_callback(cb);
+		if (--cb->member->callbacks == 0)
+			tell_news(cb->member);
+		free(cb);
+		ran = 1;
+	}
+	return ran;
+}
+
+static void drop_callbacks(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	gantry_list_each_entry_safe (cb, &ctl_service.events, struct callback, node) {
+		if (cb->member == m) {
+			gantry_list_remove(&cb->node);
+			free(cb);
+		}
+	}
+}
+
+/* ---- news for the callers ---- */
+
+static void call_done(struct ctl_call *call, gantry_result result) REQUIRES(loop_mu)
+{
+	call->result = result;
+	call->done = 1;
+	gantry_list_remove(&call->node);
+}
+
+static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu)
+{
+	struct ctl_peer *peer = &m->peers[rank];
+
+	if (peer->gone != GANTRY_OK)
+		return;
+	peer->gone = why;
+	peer->text = strdup(text); /* NULL: the code alone has to do */
+	if (why != GANTRY_ERR_PEER_CLOSED && !m->first_lost)
+		m->first_lost = rank + 1;
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
+		if (call->to == rank)
+			call_done(call, why);
+	}
+	tell_news(m);
+}
+
+/* Where connections outlive their sockets an end alone means nothing: the hub would wait for this rank. */
+static void hang_up(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_LOST};
+
+	if (m->conn && m->conn->session.on && !m->conn->session.parting) {
+		h.size = (uint32_t)strlen(m->over_text);
+		ctl_conn_send(m->conn, &h, m->over_text);
+		ctl_conn_finish(m->conn, CTL_ANSWER_NS);
+	} else {
+		ctl_conn_close(m->conn);
+	}
+	m->conn = NULL;
+}
+
+void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...)
+{
+	va_list ap;
+
+	m->step = STEP_OVER;
+	ctl_dial_stop(m);
+	if (m->over == GANTRY_OK) {
+		m->over = why;
+		va_start(ap, fmt);
+		vsnprintf(m->over_text, sizeof(m->over_text), fmt, ap);
+		va_end(ap);
+	}
+	hang_up(m);
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
+		const struct ctl_peer *lost = m->first_lost && call->to < 0 ? &m->peers[m->first_lost - 1] : NULL;
+
+		snprintf(call->text, sizeof(call->text), "%s", lost && lost->text ? lost->text : m->over_text);
+		call_done(call, lost ? lost->gone : why);
+	}
+	tell_news(m);
+}
+
+/*
+ * The hub is gone. With it are the ranks of its process, unless they had left before: then it went as it should, and
+ * the others do without. If no rank lives there, it is nobody (-1) who is lost. properly: it has said goodbye.
+ */
+static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause, bool properly) REQUIRES(loop_mu)
+{
+	bool lived = false, lost = false;
+	char text[CTL_TEXT_MAX];
+
+	if (m->step != STEP_JOINED) {
+		ctl_member_over(m, why, "rank %d: the hub at %s was lost while the ranks were joining: %s",
+				m->config.rank, m->hub, cause);
+		return;
+	}
+	for (int i = 0; i < m->config.nranks; i++) {
+		struct ctl_peer *peer = &m->peers[i];
+
+		if (!peer->with_hub || i == m->config.rank)
+			continue;
+		lived = true;
+		if (peer->gone != GANTRY_OK)
+			continue;
+		lost = true;
+		snprintf(text, sizeof(text), "rank %d (with the hub at %s): %s", i, m->hub, cause);
+		peer_gone(m, i, why, text);
+		callback_lost(m, i, why, text);
+	}
+	properly |= lived && !lost;
+	ctl_member_over(m, properly && !lost ? GANTRY_ERR_PEER_CLOSED : why, "the hub at %s is gone: %s", m->hub,
+			cause);
+	if (!lived && !properly) {
+		snprintf(text, sizeof(text), "the control plane (hub at %s): %s", m->hub, cause);
+		callback_lost(m, -1, why, text);
+	}
+}
+
+void ctl_member_hub_lost(struct gantry_ctl *m, gantry_result why, const char *cause)
+{
+	hub_gone(m, why, cause, false);
+}
+
+/* ---- what the hub says ---- */
+
+static void maybe_joined(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	if (!m->ready || m->trips || m->step != STEP_WAITING)
+		return;
+	m->step = STEP_JOINED;
+	m->joined = 1;
+	tell_news(m);
+}
+
+static void ask_time(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct ctl_head h = {.kind = CTL_TIME, .from = m->config.rank, .to = -1, .tag = gantry_now_ns()};
+
+	ctl_conn_send(m->conn, &h, NULL);
+}
+
+static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	uint64_t now = gantry_now_ns(), trip = now - h->tag;
+
+	if (h->size != 8 || !m->trips)
+		return;
+	/* Of the shortest trip the two ways differ least, and by no more than it took. */
+	if (trip < m->best_trip) {
+		m->best_trip = trip;
+		m->clock_offset = (int64_t)(get64(body) - (h->tag + trip / 2));
+	}
+	if (--m->trips)
+		ask_time(m);
+	maybe_joined(m);
+}
+
+static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct ctl_message *msg = m->inbox_bytes <= INBOX_MAX ? malloc(sizeof(*msg) + h->size) : NULL;
+
+	if (!msg) {
+		ctl_member_over(m, m->inbox_bytes > INBOX_MAX ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
+				"rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
+				m->config.rank, h->from, m->inbox_bytes);
+		callback_lost(m, -1, m->over, m->over_text);
+		return;
+	}
+	msg->tag = h->tag;
+	msg->size = h->size;
+	if (h->size)
+		memcpy(msg->bytes, body, h->size);
+	m->inbox_bytes += sizeof(*msg) + h->size;
+	gantry_list_append(&m->peers[h->from].inbox, &msg->node);
+	tell_news(m);
+}
+
+/* Of another rank to a call, or of the hub to an allgather. */
+static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
+		if (call->tag != h->tag || call->to != h->from)
+			continue;
+		call->size = h->size;
+		if (h->kind == CTL_GATHERED && h->result != GANTRY_OK)
+			ctl_get_text(call->text, sizeof(call->text), body, h->size);
+		else if (h->size && h->size <= call->room)
+			memcpy(call->reply, body, h->size);
+		call_done(call, (gantry_result)h->result);
+		break;
+	}
+	tell_news(m);
+}
+
+static void on_lost_peer(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	char text[CTL_TEXT_MAX];
+
+	if (m->peers[h->from].gone != GANTRY_OK)
+		return;
+	ctl_get_text(text, sizeof(text), body, h->size);
+	peer_gone(m, h->from, (gantry_result)h->result, text);
+	callback_lost(m, h->from, (gantry_result)h->result, text);
+}
+
+static void has_left(void *ctx, int rank) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = ctx;
+	char text[32];
+
+	if (rank == m->config.rank || m->peers[rank].gone != GANTRY_OK)
+		return;
+	snprintf(text, sizeof(text), "rank %d has left", rank);
+	peer_gone(m, rank, GANTRY_ERR_PEER_CLOSED, text);
+	if (m->config.tell_left)
+		callback_lost(m, rank, GANTRY_ERR_PEER_CLOSED, text);
+}
+
+static void is_with_hub(void *ctx, int rank)
+{
+	struct gantry_ctl *m = ctx;
+
+	m->peers[rank].with_hub = 1;
+}
+
+static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	if (m->ready || ctl_ready_decode(body, h->size, m->config.nranks, is_with_hub, m, m->direct.addrs,
+					 &m->direct.naddrs) != GANTRY_OK)
+		return 0;
+	m->ready = 1;
+	maybe_joined(m);
+	return 1;
+}
+
+/* From or about another rank. 1 if that is right at this time. */
+static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	if (h->from < 0 || h->from >= m->config.nranks || !m->ready)
+		return 0;
+	switch (h->kind) {
+	case CTL_MESSAGE:
+		on_message(m, h, body);
+		return 1;
+	case CTL_CALL:
+		queue_callback(m, h, body, h->size);
+		return 1;
+	case CTL_REPLY:
+		on_reply(m, h, body);
+		return 1;
+	case CTL_LOST:
+		if (h->result <= GANTRY_AGAIN)
+			return 0; /* a loss without a cause would end nothing */
+		if (h->from == m->config.rank) {
+			char text[CTL_TEXT_MAX];
+
+			ctl_get_text(text, sizeof(text), body, h->size);
+			/* All others count this rank as lost too: it was stopped, or cut off. */
+			ctl_member_over(m, (gantry_result)h->result, "the hub at %s counts this rank as lost: %s",
+					m->hub, text);
+			callback_lost(m, m->config.rank, m->over, m->over_text);
+		} else {
+			on_lost_peer(m, h, body);
+		}
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = c->owner;
+	char text[CTL_TEXT_MAX];
+	int right = 1;
+
+	switch (h->kind) {
+	case CTL_LIFE:
+		ctl_conn_send_life(c);
+		break;
+	case CTL_TIME:
+		on_time(m, h, body);
+		break;
+	case CTL_READY:
+		right = on_ready(m, h, body);
+		break;
+	case CTL_REFUSED:
+		ctl_get_text(text, sizeof(text), body, h->size);
+		ctl_member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
+				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
+		break;
+	case CTL_GATHERED:
+		right = h->from == -1; /* or it would answer a call */
+		if (right)
+			on_reply(m, h, body);
+		break;
+	case CTL_LEFT:
+		right = m->ready && ctl_ranges_decode(body, h->size, m->config.nranks, has_left, m) == GANTRY_OK;
+		break;
+	case CTL_BYE:
+		hub_gone(m, GANTRY_ERR_PEER_LOST, "its process ended", true);
+		break;
+	default:
+		right = on_rank_frame(m, h, body);
+	}
+	if (!right)
+		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "it broke the protocol");
+	return m->step == STEP_OVER;
+}
+
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
+{
+	ctl_member_hub_lost(c->owner, why, cause);
+}
+
+static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = c->owner;
+
+	LOG_INFO(COMM, "rank %d: the connection to the hub at %s broke (%s), dialling again", m->config.rank, m->hub,
+		 cause);
+	snprintf(m->dial.cause, sizeof(m->dial.cause), "%s", cause);
+	ctl_dial_again(m);
+}
+
+const struct ctl_conn_ops ctl_member_ops = {.frame = on_frame, .broken = on_broken, .cut = on_cut};
+
+void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
+{
+	m->conn->session.on = a->resumes;
+	m->conn->in.max_gathered = (uint32_t)m->config.nranks * GANTRY_CTL_MESSAGE_MAX;
+	m->step = STEP_WAITING;
+	m->best_trip = UINT64_MAX;
+	/* In one process there is one clock. */
+	m->trips = a->same_process ? 0 : TRIPS;
+	if (m->trips)
+		ask_time(m);
+	/* The hub knows our deadline, if there is one, and who is missing by then: give it time to say so. */
+	m->deadline = m->wait_by == UINT64_MAX ? UINT64_MAX : m->wait_by + CTL_ANSWER_NS;
+	ctl_service_due(m->deadline);
+	ctl_service_due(m->conn->heard + m->timeout);
+}
+
+/* ---- the callers' wishes, and the clock ---- */
+
+/* False: there is nobody who could hear it, or who would miss it. */
+static bool say_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
+
+	if (m->step == STEP_WAITING && *m->gave_up) { /* the others shall know why, not only that it is gone */
+		h.result = GANTRY_ERR_PEER_LOST;
+		h.size = (uint32_t)strlen(m->gave_up);
+	}
+	if (!m->conn || (m->step != STEP_JOINED && !h.size))
+		return false;
+	ctl_conn_send(m->conn, &h, m->gave_up);
+	m->conn->session.parting = true;
+	return true;
+}
+
+/* The hub ends the connection when it knows that the rank leaves. Until then it is dialled again if it breaks: else a rank
+ * that left would be counted as lost. */
+static bool waits_for_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	if (!m->conn || !m->conn->session.on || inet_loop.now >= m->leave_by)
+		return false;
+	ctl_dial_tick(m);
+	ctl_service_due(m->leave_by);
+	return m->conn && m->conn->session.on;
+}
+
+static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	uint64_t linger = m->timeout < linger_ns ? m->timeout : linger_ns;
+
+	if (!m->leave_by) {
+		m->leave_by = inet_loop.now + linger;
+		if (!say_leave(m)) {
+			ctl_conn_close(m->conn);
+			m->conn = NULL;
+		}
+	}
+	if (waits_for_hub(m))
+		return;
+	ctl_dial_stop(m);
+	ctl_conn_finish(m->conn, linger);
+	ctl_service.nleaving--;
+	ctl_exchange_forget(m);
+	inet_port_put(&exchange_service, m->direct.port);
+	inet_port_put(&hub_service, m->port);
+	drop_callbacks(m);
+	gantry_list_remove(&m->node);
+	ctl_member_free(m);
+}
+
+void ctl_members_take(void)
+{
+	gantry_list_each_entry_safe (m, &ctl_service.members, struct gantry_ctl, node) {
+		if (m->leaving) {
+			member_leave(m);
+			continue;
+		}
+		ctl_dial_tick(m); /* a new one, or one that has just lost its socket */
+		if (m->direct.exchange && !m->direct.exchange->begun)
+			ctl_exchange_tick(m);
+	}
+}
+
+static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
+	char seconds[16], cause[300], word[400];
+
+	ctl_seconds(m->timeout, seconds);
+	if (m->dial.step == DIAL_IDLE)
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", seconds);
+	else
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), nor another connection: %s",
+			 seconds, *m->dial.cause ? m->dial.cause : "no answer");
+	/* If it was only stopped, it shall know when it comes back. */
+	snprintf(word, sizeof(word), "it gave up the hub: %s", cause);
+	h.size = (uint32_t)strlen(word);
+	if (m->step == STEP_JOINED) {
+		ctl_conn_send(m->conn, &h, word);
+		ctl_conn_finish(m->conn, CTL_ANSWER_NS);
+		m->conn = NULL;
+	}
+	ctl_member_hub_lost(m, GANTRY_ERR_PEER_SILENT, cause);
+}
+
+static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct ctl_conn *c = m->conn;
+	uint64_t stall = m->timeout / STALLS;
+
+	if (ctl_silent(&m->conn->heard, m->timeout)) {
+		give_up_hub(m);
+		return;
+	}
+	ctl_service_due(c->heard + ctl_patience(m->timeout));
+	if (c->session.on && inet_loop.now - c->heard >= stall)
+		ctl_dial_again(m);
+	else if (c->session.on)
+		ctl_service_due(c->heard + stall);
+	if (m->dial.step == DIAL_PAUSE && !ctl_conn_is_cut(c) && inet_loop.now - c->heard < stall)
+		ctl_dial_stop(m); /* it was heard after all */
+	ctl_dial_tick(m);
+}
+
+void ctl_members_tick(void)
+{
+	gantry_list_each_entry (m, &ctl_service.members, struct gantry_ctl, node) {
+		char seconds[16];
+
+		if (m->step == STEP_JOINING) {
+			ctl_dial_tick(m);
+		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
+			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
+					m->config.rank, m->hub, ctl_seconds(m->patience, seconds));
+		} else if (m->step < STEP_OVER) {
+			if (m->step == STEP_WAITING)
+				ctl_service_due(m->deadline);
+			ctl_exchange_tick(m);
+			watch_hub(m);
+		}
+	}
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank between its sockets, where connections outlive them (GANTRY_RESUME). The rank dials, so all that this side can do
+ * is to wait, and to find out early that nobody will come.
+ *
+ * A process that was killed need not have ended its connections: the kernel resets those of which something was not read.
+ * But it does not listen any more. So a probe dials the rank: being refused for long enough is the end of it, anything else
+ * means nothing.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/assert.h"
+#include "base/identity.h"
+#include "base/log.h"
+#include "ctl/hub_priv.h"
+#include "inet/settings.h"
+
+enum { PROBES = 8 }; /* in GANTRY_TIMEOUT */
+
+/* Dials a rank that has lost its socket, to see whether anybody listens there. */
+struct hub_probe {
+	struct inet_source source;
+	struct hub_rank *rank; /* borrowed */
+	uint64_t next;	       /* ns: the next attempt; while one is under way, its end */
+	uint64_t refused_since;
+	uint32_t failures;
+};
+
+/* ---- whether its process lives ---- */
+
+static void probe_done(struct hub_probe *p, int e) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = p->rank;
+
+	inet_source_close(&p->source);
+	if (ctl_refused(&p->refused_since, e, rank->hub->timeout)) {
+		hub_rank_lost(rank, GANTRY_ERR_PEER_LOST,
+			      "the connection broke, and nothing listens there any more: its process ended");
+		return;
+	}
+	p->next = inet_retry_at(inet_loop.now, p->failures++);
+	ctl_service_due(p->next);
+}
+
+static void probe_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	(void)events;
+	getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+	probe_done(gantry_container(s, struct hub_probe, source), e);
+}
+
+void hub_probe_tick(struct hub_rank *rank)
+{
+	struct hub_probe *p = rank->probe;
+	int e;
+
+	if (!p)
+		return;
+	ASSERT(rank->state == HUB_HERE);
+	if (inet_loop.now < p->next) {
+		ctl_service_due(p->next);
+	} else if (p->source.fd >= 0) {
+		probe_done(p, ETIMEDOUT);
+	} else {
+		p->source.ready = probe_ready;
+		p->next = inet_loop.now + rank->hub->timeout / PROBES;
+		ctl_service_due(p->next);
+		e = sock_connect(NULL, NULL, &rank->hub->addrs[hub_rank_index(rank)], &p->source.fd);
+		if (!e && inet_source_add(&p->source, EPOLLOUT) != GANTRY_OK)
+			e = ENOMEM;
+		if (e)
+			probe_done(p, e);
+	}
+}
+
+void hub_probe_drop(struct hub_rank *rank)
+{
+	if (!rank->probe)
+		return;
+	inet_source_close(&rank->probe->source);
+	free(rank->probe);
+	rank->probe = NULL;
+}
+
+void hub_rank_cut(struct ctl_conn *c, const char *cause)
+{
+	struct hub_rank *rank = c->owner;
+	char who[HUB_RANK_TEXT];
+
+	LOG_INFO(COMM, "comm %016llx: the connection of %s broke (%s), it may come back",
+		 (unsigned long long)rank->hub->comm_id, hub_rank_text(rank, who), cause);
+	if (!rank->hub->addrs[hub_rank_index(rank)].sa.sa_family || rank->probe)
+		return;
+	rank->probe = calloc(1, sizeof(*rank->probe)); /* without one it is found by its silence */
+	if (!rank->probe)
+		return;
+	rank->probe->source.fd = -1;
+	rank->probe->rank = rank;
+	rank->probe->next = inet_retry_at(inet_loop.now, 0); /* it comes back at once, if it can */
+	ctl_service_due(rank->probe->next);
+}
+
+/* ---- coming back ---- */
+
+bool hub_resumes(const struct ctl_hello *h)
+{
+	bool same_host = h->host == gantry_host_id();
+
+	return inet_resume_wanted(inet_resume_says(), same_host) && inet_resume_wanted(h->resume, same_host);
+}
+
+/* Why a rank cannot go on where its last socket broke; NULL: it can. */
+static const char *no_return(const struct hub *hub, const struct ctl_hello *h)
+{
+	const struct hub_rank *rank = hub->ranks && h->nranks == hub->nranks ? &hub->ranks[h->rank] : NULL;
+
+	if (!rank || rank->state == HUB_ABSENT)
+		return "this rank has never been here";
+	if (rank->process != h->process)
+		return "another process has this rank";
+	if (rank->state == HUB_LEFT)
+		return "this rank has left";
+	if (rank->state == HUB_LOST)
+		return "this rank was counted as lost, and the others know";
+	if (!rank->conn->session.on)
+		return "nothing was kept for this rank";
+	if (h->generation && h->generation <= rank->generation)
+		return "a socket of an old epoch of the connection";
+	/* It may have said since, on the old socket, that it has more. */
+	return h->received < rank->conn->session.acked || ctl_conn_counts(rank->conn, h->received)
+		       ? NULL
+		       : "it counts other frames than were sent";
+}
+
+/* It was admitted, and never heard of that: its socket broke before anything came or went. So it joins again. */
+static bool never_began(const struct hub_rank *rank)
+{
+	return ctl_conn_is_cut(rank->conn) && !rank->generation && !rank->conn->session.received;
+}
+
+/* The rank goes on with this socket. From the answer on nothing is read from the old one: the count in it is the last. */
+static void resume_rank(struct hub_rank *rank, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu)
+{
+	const struct hub *hub = rank->hub;
+	struct ctl_accepted a = {.timeout_ms = (uint32_t)(hub->timeout / 1000000),
+				 .same_process = h->process == gantry_process_id(),
+				 .resumes = 1,
+				 .received = rank->conn->session.received,
+				 .first = rank->conn->session.acked > h->received ? rank->conn->session.acked
+										  : h->received};
+	uint8_t answer[CTL_ACCEPTED_SIZE];
+	struct inet_seals seals;
+	char who[HUB_RANK_TEXT];
+	int fd;
+
+	ctl_accepted_encode(&a, answer);
+	if (!inet_conn_accept(from, answer, sizeof(answer)))
+		return;
+	rank->generation = h->generation;
+	rank->addr = from->addr;
+	fd = inet_conn_take(from, &seals);
+	if (ctl_conn_resume(rank->conn, fd, &seals, &rank->addr, a.first, a.received) != GANTRY_OK)
+		return; /* it finds the connection closed, and comes again */
+	hub_probe_drop(rank);
+	LOG_INFO(COMM, "comm %016llx: %s is back with socket %u", (unsigned long long)hub->comm_id,
+		 hub_rank_text(rank, who), rank->generation);
+}
+
+bool hub_take_back(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h)
+{
+	const char *why_not;
+
+	if (hub->state == HUB_FAILED)
+		return false; /* it hears the cause, as newcomers do */
+	why_not = no_return(hub, h);
+	if (!h->generation && (why_not || !never_began(&hub->ranks[h->rank])))
+		return false;
+	if (why_not)
+		inet_conn_refuse(from, GANTRY_ERR_REFUSED, "%s", why_not);
+	else
+		resume_rank(&hub->ranks[h->rank], from, h);
+	return true;
+}

@@ -243,41 +243,42 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 }
 
 /* Fills in what follows from algorithm and protocol. Answers the cost; UINT64_MAX: it is not to be had. */
-static uint64_t make_choice(const struct coll_model *m, enum coll_kind kind, uint64_t bytes, enum coll_algo_id algo,
+static uint64_t make_choice(const struct coll_model *m, const struct coll_ask *ask, enum coll_algo_id algo,
 			    enum gantry_proto proto, struct coll_choice *c)
 {
-	const struct coll_amounts *a = &m->amounts[algo][kind];
+	const struct coll_amounts *a = &m->amounts[algo][ask->kind];
 
 	if (!a->parts || !m->limits.step_bytes[proto] ||
-	    (coll_algos[algo]->network && (proto != GANTRY_PROTO_SIMPLE || m->refused)))
+	    (coll_algos[algo]->network && (proto != GANTRY_PROTO_SIMPLE || ask->refused)))
 		return UINT64_MAX;
 	*c = (struct coll_choice){.algo = algo,
 				  .proto = proto,
-				  .channels = coll_algos[algo]->network ? 1 : (uint32_t)channels_of(m, proto, bytes),
+				  .channels =
+					  coll_algos[algo]->network ? 1 : (uint32_t)channels_of(m, proto, ask->bytes),
 				  .step_bytes = m->limits.step_bytes[proto]};
 	if (algo == COLL_DIRECT2 && m->limits.crowd > COLL_CROWD && m->limits.local == COLL_LINK_CPU_NET)
 		c->part_bytes = CROWD_PART;
-	choose_chunk(m, a, bytes, c);
-	return cost_of(m, a, bytes, c);
+	choose_chunk(m, a, ask->bytes, c);
+	return cost_of(m, a, ask->bytes, c);
 }
 
 /* The algorithm that is asked for, or -1. What it cannot do goes by rings, and what reducers cannot do by what costs
  * least. */
-static int wanted_algo(const struct coll_model *m, enum coll_kind kind)
+static int wanted_algo(const struct coll_model *m, const struct coll_ask *ask)
 {
 	const struct gantry_params *p = gantry_params();
 	int algo = m->limits.network ? COLL_COLLNET : p->algo - PARAM_ALGO_AUTO - 1;
 
-	if (algo >= 0 && coll_algos[algo]->network && (m->refused || !m->amounts[algo][kind].parts))
+	if (algo >= 0 && coll_algos[algo]->network && (ask->refused || !m->amounts[algo][ask->kind].parts))
 		return -1;
-	return algo < 0 || m->amounts[algo][kind].parts ? algo : COLL_RING;
+	return algo < 0 || m->amounts[algo][ask->kind].parts ? algo : COLL_RING;
 }
 
 /* Whether GANTRY_ALGO and GANTRY_PROTO allow it. What is asked for and cannot be done goes by Simple. */
-static bool may_take(const struct coll_model *m, enum coll_kind kind, int algo, int proto)
+static bool may_take(const struct coll_model *m, const struct coll_ask *ask, int algo, int proto)
 {
 	const struct gantry_params *p = gantry_params();
-	int wants_algo = wanted_algo(m, kind), wants_proto = p->proto - PARAM_PROTO_SIMPLE;
+	int wants_algo = wanted_algo(m, ask), wants_proto = p->proto - PARAM_PROTO_SIMPLE;
 
 	if (p->proto != PARAM_PROTO_AUTO &&
 	    (!m->limits.step_bytes[wants_proto] || (wants_algo >= 0 && coll_algos[wants_algo]->network)))
@@ -285,24 +286,25 @@ static bool may_take(const struct coll_model *m, enum coll_kind kind, int algo, 
 	return (wants_algo < 0 || algo == wants_algo) && (p->proto == PARAM_PROTO_AUTO || proto == wants_proto);
 }
 
-gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t bytes, struct coll_choice *ret_choice)
+gantry_result coll_choose(struct coll_model *m, const struct coll_ask *ask, struct coll_choice *ret_choice)
 {
+	struct coll_answer *last = &m->kinds[ask->kind];
 	uint64_t least = UINT64_MAX;
 
-	if (m->kinds[kind].cost != 0 && m->kinds[kind].bytes == bytes && m->kinds[kind].refused == m->refused) {
-		*ret_choice = m->kinds[kind].choice;
+	if (last->cost && last->bytes == ask->bytes && last->refused == ask->refused) {
+		*ret_choice = last->choice;
 		return GANTRY_OK;
 	}
-	if (!m->kinds[kind].known)
-		TRY_NOW(find_amounts(m, kind));
+	if (!last->known)
+		TRY_NOW(find_amounts(m, ask->kind));
 	for (int algo = 0; algo < COLL_ALGOS; algo++)
 		for (int proto = 0; proto < GANTRY_PROTOS; proto++) {
 			struct coll_choice c;
 			uint64_t cost;
 
-			if (!may_take(m, kind, algo, proto))
+			if (!may_take(m, ask, algo, proto))
 				continue;
-			cost = make_choice(m, kind, bytes, (enum coll_algo_id)algo, (enum gantry_proto)proto, &c);
+			cost = make_choice(m, ask, (enum coll_algo_id)algo, (enum gantry_proto)proto, &c);
 			if (cost < least) {
 				least = cost;
 				*ret_choice = c;
@@ -310,11 +312,11 @@ gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t by
 		}
 	if (least == UINT64_MAX)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "no protocol that all connections have: %s among %d ranks",
-			 coll_kind_name(kind), m->topo->nranks);
-	m->kinds[kind].bytes = bytes;
-	m->kinds[kind].refused = m->refused;
-	m->kinds[kind].cost = least;
-	m->kinds[kind].choice = *ret_choice;
+			 coll_kind_name(ask->kind), m->topo->nranks);
+	last->bytes = ask->bytes;
+	last->refused = ask->refused;
+	last->cost = least;
+	last->choice = *ret_choice;
 	return GANTRY_OK;
 }
 
@@ -323,34 +325,34 @@ static const char *proto_name(int proto)
 	return proto == GANTRY_PROTO_SIMPLE ? "simple" : proto == GANTRY_PROTO_LL ? "ll" : "ll128";
 }
 
-static const char *why_not_network(const struct coll_model *m, enum coll_kind kind)
+static const char *why_not_network(const struct coll_model *m, const struct coll_ask *ask)
 {
 	if (m->no_network)
 		return m->no_network;
-	if (m->refused)
+	if (ask->refused)
 		return "the network does not take the type";
-	return kind == COLL_ALL_REDUCE ? "not asked for (GANTRY_COLLNET)" : "reducers are for all_reduce";
+	return ask->kind == COLL_ALL_REDUCE ? "not asked for (GANTRY_COLLNET)" : "reducers are for all_reduce";
 }
 
-gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t bytes, FILE *f)
+gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FILE *f)
 {
 	struct coll_choice best, c;
 	char size[GANTRY_TEXT_MAX], step[GANTRY_TEXT_MAX];
 
-	TRY_NOW(coll_choose(m, kind, bytes, &best));
+	TRY_NOW(coll_choose(m, ask, &best));
 	fprintf(f, "%s of %s, %s on %s: %s, %s, channels %u, steps of %s, %u in a slice, %u in a chunk\n",
-		coll_kind_name(kind), gantry_size_text(bytes, size, sizeof(size)), COUNT_TEXT(m->topo->nranks, "rank"),
-		COUNT_TEXT(m->topo->nhosts, "host"), coll_algos[best.algo]->name, proto_name(best.proto), best.channels,
-		gantry_size_text(best.step_bytes, step, sizeof(step)), best.slice_steps, best.chunk_steps);
+		coll_kind_name(ask->kind), gantry_size_text(ask->bytes, size, sizeof(size)),
+		COUNT_TEXT(m->topo->nranks, "rank"), COUNT_TEXT(m->topo->nhosts, "host"), coll_algos[best.algo]->name,
+		proto_name(best.proto), best.channels, gantry_size_text(best.step_bytes, step, sizeof(step)),
+		best.slice_steps, best.chunk_steps);
 	fprintf(f, "  %-8s %12s %12s %12s   hops inside and between hosts, estimated us\n", "", "simple", "ll",
 		"ll128");
 	for (int algo = 0; algo < COLL_ALGOS; algo++) {
-		const struct coll_amounts *a = &m->amounts[algo][kind];
+		const struct coll_amounts *a = &m->amounts[algo][ask->kind];
 
 		fprintf(f, "  %-8s", coll_algos[algo]->name);
 		for (int proto = 0; proto < GANTRY_PROTOS; proto++) {
-			uint64_t cost =
-				make_choice(m, kind, bytes, (enum coll_algo_id)algo, (enum gantry_proto)proto, &c);
+			uint64_t cost = make_choice(m, ask, (enum coll_algo_id)algo, (enum gantry_proto)proto, &c);
 			char mark = algo == (int)best.algo && proto == (int)best.proto ? '*' : ' ';
 
 			if (cost == UINT64_MAX)
@@ -359,11 +361,11 @@ gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t b
 				fprintf(f, " %9llu.%llu%c", (unsigned long long)(cost / 1000000),
 					(unsigned long long)(cost / 100000 % 10), mark);
 		}
-		if (a->parts && !(coll_algos[algo]->network && m->refused))
+		if (a->parts && !(coll_algos[algo]->network && ask->refused))
 			fprintf(f, "   %u + %u\n", a->hops.local, a->hops.net);
 		else
 			fprintf(f, "   not for this%s%s\n", coll_algos[algo]->network ? ": " : "",
-				coll_algos[algo]->network ? why_not_network(m, kind) : "");
+				coll_algos[algo]->network ? why_not_network(m, ask) : "");
 	}
 	return GANTRY_OK;
 }

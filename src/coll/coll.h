@@ -180,21 +180,26 @@ struct coll_model {
 	struct coll_limits limits;
 	/* Why there are no reducers though they were asked for; borrowed; NULL: nobody asked, or there are. */
 	const char *no_network;
-	bool refused; /* reducers do not take the type and operation that is chosen for; the same on all ranks */
 	struct coll_amounts amounts[COLL_ALGOS][COLL_KINDS];
-	struct {
-		bool known;   /* amounts */
-		bool refused; /* as it was for `choice` */
+	struct coll_answer {
+		bool known; /* amounts */
+		bool refused;
 		uint64_t bytes, cost;
 		struct coll_choice choice; /* for that many bytes; cost 0: none yet */
 	} kinds[COLL_KINDS];
 };
 void coll_model_init(const struct coll_topo *topo, const struct coll_limits *limits, struct coll_model *ret_model);
 
-/* bytes: of the whole buffer (of all parts). GANTRY_ALGO and GANTRY_PROTO decide where they are set. */
-gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t bytes, struct coll_choice *ret_choice);
+/* The call to choose for; the same on all ranks. */
+struct coll_ask {
+	enum coll_kind kind;
+	bool refused;	/* reducers do not support its type and operation */
+	uint64_t bytes; /* of the whole buffer (of all parts) */
+};
+/* GANTRY_ALGO and GANTRY_PROTO decide where they are set. */
+gantry_result coll_choose(struct coll_model *m, const struct coll_ask *ask, struct coll_choice *ret_choice);
 /* What it would choose, and what the others would cost, as lines of text. */
-gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t bytes, FILE *f);
+gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FILE *f);
 
 /* A call's buffers, for the share of one block. */
 struct coll_shape {

@@ -555,13 +555,13 @@ static gantry_result plan_call(struct comm_call *call)
 {
 	struct gantry_comm *comm = call->comm;
 	enum coll_kind kind = (enum coll_kind)(call->coll - 1);
-	uint64_t bytes = call->count * coll_type_bytes(call->type);
+	struct coll_ask ask = {.kind = kind, .bytes = call->count * coll_type_bytes(call->type)};
 
-	call->bytes = bytes;
+	call->bytes = ask.bytes;
 	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
-		bytes *= (uint64_t)comm->nranks;
-	comm->coll.model.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, call->type, call->op);
-	TRY_NOW(coll_choose(&comm->coll.model, kind, bytes, &call->choice));
+		ask.bytes *= (uint64_t)comm->nranks;
+	ask.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, call->type, call->op);
+	TRY_NOW(coll_choose(&comm->coll.model, &ask, &call->choice));
 	TRY_NOW(find_plan(comm, call->choice.algo, kind, call->peer, &call->plan));
 	return make_plans(comm, call->plan, call->choice.channels);
 }
@@ -676,26 +676,29 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 				  FILE *f)
 {
 	static const char *const groups[] = {"all_to_all", "gather", "scatter"};
-	uint64_t bytes = count * (uint64_t)coll_type_bytes((unsigned)type);
+	struct coll_ask ask = {.bytes = count * (uint64_t)coll_type_bytes((unsigned)type)};
 
 	if (!comm || !what || !f || !coll_type_bytes((unsigned)type))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: no communicator, name, type or file");
 	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
-	comm->coll.model.refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM);
+	ask.refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM);
 	explain_order(comm, f);
 	explain_memory(comm, f);
 	for (int kind = 0; kind < COLL_KINDS; kind++) {
 		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
 			continue;
+		ask.kind = (enum coll_kind)kind;
 		if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
-			bytes *= (uint64_t)comm->nranks;
-		return coll_explain(&comm->coll.model, (enum coll_kind)kind, bytes, f);
+			ask.bytes *= (uint64_t)comm->nranks;
+		return coll_explain(&comm->coll.model, &ask, f);
 	}
-	if (strcmp(what, "barrier") == 0)
-		return coll_explain(&comm->coll.model, COLL_ALL_REDUCE, 1, f);
+	if (strcmp(what, "barrier") == 0) {
+		ask.bytes = 1;
+		return coll_explain(&comm->coll.model, &ask, f);
+	}
 	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
 		if (strcmp(what, groups[i]) == 0) {
-			fprintf(f, "%s: a group of sends and receives of %s each\n", what, SIZE_TEXT(bytes));
+			fprintf(f, "%s: a group of sends and receives of %s each\n", what, SIZE_TEXT(ask.bytes));
 			return GANTRY_OK;
 		}
 	FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: there is no collective %s", what);

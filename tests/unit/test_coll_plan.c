@@ -1064,20 +1064,20 @@ static struct coll_choice choose(const struct coll_limits *l, enum coll_kind kin
 
 	for (int i = 0; i < w.n; i++) {
 		const struct coll_topo topo = {i, w.n, w.nhosts, w.host, network};
+		const struct coll_ask ask = {kind, refused, bytes}, other = {kind, refused, bytes / 2 + 1},
+				      opposite = {kind, !refused, bytes};
 		struct coll_model m;
 
 		coll_model_init(&topo, l, &m);
-		m.refused = !refused; /* of other calls, which make no difference either */
-		CHECK_OK(coll_choose(&m, kind, bytes, &c));
-		m.refused = refused;
-		if (i % 2) /* what it has chosen before makes no difference */
-			CHECK_OK(coll_choose(&m, kind, bytes / 2 + 1, &c));
-		CHECK_OK(coll_choose(&m, kind, bytes, &c));
+		CHECK_OK(coll_choose(&m, &opposite, &c)); /* of other calls, which make no difference either */
+		if (i % 2)				  /* what it has chosen before makes no difference */
+			CHECK_OK(coll_choose(&m, &other, &c));
+		CHECK_OK(coll_choose(&m, &ask, &c));
 		check_choice(l, kind, &c);
 		if (i == 0)
 			first = c;
 		CHECK(memcmp(&first, &c, sizeof(c)) == 0);
-		CHECK_OK(coll_choose(&m, kind, bytes, &c));
+		CHECK_OK(coll_choose(&m, &ask, &c));
 		CHECK(memcmp(&first, &c, sizeof(c)) == 0);
 	}
 	return first;
@@ -1188,10 +1188,11 @@ static const char *explain(const struct coll_model *model)
 {
 	static char text[4096];
 	struct coll_model m = *model;
+	const struct coll_ask ask = {.kind = COLL_ALL_REDUCE, .bytes = 4096};
 	FILE *f = fmemopen(text, sizeof(text), "w");
 
 	CHECK(f != NULL);
-	CHECK_OK(coll_explain(&m, COLL_ALL_REDUCE, 4096, f));
+	CHECK_OK(coll_explain(&m, &ask, f));
 	fclose(f);
 	return text;
 }

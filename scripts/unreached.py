@@ -22,7 +22,7 @@ import sys
 from house import NOT_NAMES, function_name
 
 ROOM = ("src", "tools")
-BEFORE_LIBC = "tools/count_calls.c"  # functions with libc's names, for the libraries that the tool loads
+BEFORE_LIBC = "tools/common/count_calls.c"  # functions with libc's names, for the libraries that the tool loads
 # Macros that others look at: of the C library, of compilers, of our own headers under several names.
 LOOKED_AT = re.compile(r"^_(GNU_SOURCE|FORTIFY_SOURCE)$")
 TOKEN = re.compile(

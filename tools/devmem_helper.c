@@ -9,9 +9,9 @@
 #include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "cmd.h"
+#include "common/cmd.h"
+#include "common/options.h"
 #include "net/devmem/session.h"
-#include "options.h"
 
 static int stop; /* atomic */
 

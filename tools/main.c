@@ -6,8 +6,8 @@
 
 #include "base/build.h"
 #include "base/log.h"
-#include "cmd.h"
-#include "options.h"
+#include "common/cmd.h"
+#include "common/options.h"
 
 enum { ARGS_MAX = 16, NAMES_MAX = 24 };
 

@@ -10,9 +10,9 @@
 #include "base/json.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "cmd.h"
+#include "common/cmd.h"
+#include "common/options.h"
 #include "inet/settings.h"
-#include "options.h"
 #include "reducer/server.h"
 
 static int stop; /* atomic */

@@ -5,7 +5,7 @@
  */
 #include <ctype.h>
 
-#include "../../tools/report/report.h"
+#include "report/series.h"
 #include "script.h"
 
 static int take_all(struct report *r, const char *name, const uint8_t *data, size_t size)

@@ -3,8 +3,8 @@
  * What `gantry stall` reads: JSON lines that may be cut, damaged or made up. The reader stays within its text, and
  * whatever reports come of it, the verdict ends and names a rank of the communicator or nobody.
  */
-#include "../../tools/stall.h"
 #include "script.h"
+#include "stall/stall_set.h"
 
 static void check_values(const struct json_doc *doc, const char *text, size_t length)
 {

@@ -3,8 +3,8 @@
  * What `gantry top` reads from a socket: text that may be cut, damaged or made up. The reader stays within it, and its rows
  * hold texts that end.
  */
-#include "../../tools/top.h"
 #include "script.h"
+#include "top/top.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

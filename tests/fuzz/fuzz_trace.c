@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `gantry trace` reads: a file that may be cut, damaged or made up becomes a reason, or a picture that is JSON. */
-#include "../../tools/trace.h"
 #include "script.h"
+#include "trace/trace_set.h"
 
 static int take_all(struct trace_set *set, const uint8_t *data, size_t size)
 {

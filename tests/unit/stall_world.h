@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "comm_world.h"
-#include "stall.h"
+#include "stall/stall_set.h"
 
 enum { WORLD_RANKS = 3, WORLD_BYTES = 100000 };
 

@@ -66,7 +66,7 @@ static void fill(char *to, size_t count, size_t bytes, uint64_t bits)
 }
 
 /* A quarter is exact. A sixth is rounded, and so is every partial sum: seven roundings, each of which moves the result by one at most
- * (tools/perf_coll.h has the proof). */
+ * (tools/perf/perf_coll.h has the proof). */
 static void check_result(const char *out, size_t count, size_t bytes, uint64_t bits)
 {
 	const uint64_t most = nranks == RANKS ? 0 : 7;

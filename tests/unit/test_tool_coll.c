@@ -6,7 +6,7 @@
  */
 #include <math.h>
 
-#include "perf_coll.h"
+#include "perf/perf_coll.h"
 #include "test.h"
 
 static struct pcoll_opts o;

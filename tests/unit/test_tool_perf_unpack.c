@@ -3,7 +3,7 @@
  * `perf unpack` itself: its lists are what their names say, and its checks see what is wrong: a byte of the message, a
  * byte of a gap, a byte of a guard.
  */
-#include "perf_unpack.h"
+#include "perf/perf_unpack.h"
 
 #include "test.h"
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "cmd.h"
-#include "report/report.h"
+#include "common/cmd.h"
+#include "report/series.h"
 #include "tool_folder.h"
 
 #define COMMAND(...) command(cmd_report, (const char *const[]){"report", __VA_ARGS__, NULL})

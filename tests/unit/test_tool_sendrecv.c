@@ -5,9 +5,9 @@
  */
 #include <math.h>
 
-#include "options.h"
-#include "perf_sendrecv.h"
-#include "perf_util.h"
+#include "common/options.h"
+#include "perf/perf_sendrecv.h"
+#include "perf/perf_util.h"
 #include "test.h"
 
 static struct sr_opts o;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verdict of `gantry stall`, rule by rule, on reports written by hand. */
-#include "cmd.h"
 #include "comm/report.h"
-#include "stall.h"
+#include "common/cmd.h"
+#include "stall/stall_set.h"
 #include "tool_folder.h"
 
 /* ---- reports by hand ---- */

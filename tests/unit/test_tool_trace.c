@@ -2,11 +2,11 @@
 /* `gantry trace`: files written by hand, whose picture can be told beforehand, and those of a real communicator. */
 #include "base/file.h"
 #include "base/trace.h"
-#include "cmd.h"
 #include "comm/report.h"
+#include "common/cmd.h"
 #include "stall_world.h"
 #include "tool_folder.h"
-#include "trace.h"
+#include "trace/trace_set.h"
 
 #define COMMAND(...) command(cmd_trace, (const char *const[]){"trace", __VA_ARGS__, NULL})
 

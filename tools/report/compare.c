@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "report.h"
+#include "report/series.h"
 
 /* Series of bench/ that are peers of another series by name. */
 static const struct {

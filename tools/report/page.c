@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "gantry/version.h"
-#include "report.h"
+#include "report/series.h"
 
 /* clang-format off */
 __asm__(".pushsection .rodata\n"

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "array.h"
-#include "perf_util.h"
-#include "report.h"
+#include "common/array.h"
+#include "perf/perf_util.h"
+#include "report/series.h"
 
 enum { BLOCKS_GIVEN_MAX = 4096 };
 #define BYTES_MAX 1e15 /* whole numbers up to here are exact in a double */

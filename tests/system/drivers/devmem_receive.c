@@ -20,11 +20,11 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "common/options.h"
+#include "common/raw_tcp.h"
 #include "device/device.h"
 #include "net/devmem.h"
 #include "net/devmem/detect.h"
-#include "options.h"
-#include "raw_tcp.h"
 
 enum { PIECE = 1 << 20, CONTROL = 1024 * 40, SECONDS = 60 };
 

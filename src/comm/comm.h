@@ -414,8 +414,15 @@ gantry_result comm_group_run(struct comm_call *calls, size_t n);
 int comm_group_is_later(const struct comm_call *calls, size_t n);
 gantry_result comm_group_later(const struct comm_call *calls, size_t n);
 
-/* Adds a call to this thread's group, which it ends if it is a group of its own. r: what was wrong with it. */
-gantry_result comm_group_add(gantry_result r, const struct comm_call *call);
+/* Adds a call to this thread's group; runs it if there is none. r: what was wrong with it. */
+gantry_result comm_group_add(gantry_result r, struct comm_call *call);
+/* Of this thread's group: how deep it is nested (0: there is none), and its first error, with which it ends. */
+int comm_group_depth(void);
+gantry_result comm_group_error(void);
+/* If r is an error, the group, if there is one, fails with it: nothing of it is enqueued. Returns r. */
+gantry_result comm_group_fail(gantry_result r);
+/* Ends the group, with all that it is nested in, and enqueues nothing of it. Returns its error. */
+gantry_result comm_group_drop(void);
 
 /* What this rank can do, for its peer info; and with those of all ranks. */
 void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info);

@@ -317,6 +317,11 @@ gantry_result comm_group_run(struct comm_call *calls, size_t n)
 	return enqueue_all(calls, n);
 }
 
+static gantry_result run_or_later(struct comm_call *calls, size_t n)
+{
+	return comm_group_is_later(calls, n) ? comm_group_later(calls, n) : comm_group_run(calls, n);
+}
+
 gantry_result gantry_group_start(void)
 {
 	group.depth++;
@@ -325,34 +330,52 @@ gantry_result gantry_group_start(void)
 
 gantry_result gantry_group_end(void)
 {
-	gantry_result r = GANTRY_OK;
 	size_t n = group.n;
 
 	if (!group.depth)
-		FAIL(GANTRY_ERR_USAGE, "gantry_group_end without gantry_group_start");
-	if (--group.depth)
+		FAIL_NOW(GANTRY_ERR_USAGE, "gantry_group_end without gantry_group_start");
+	if (group.depth > 1) {
+		group.depth--;
 		return GANTRY_OK;
-	group.n = 0;
-	r = group.error;
-	group.error = GANTRY_OK;
-	if (r != GANTRY_OK || !n)
-		return r;
-	r = comm_group_is_later(group.calls, n) ? comm_group_later(group.calls, n) : comm_group_run(group.calls, n);
-out:
+	}
+	TRY_NOW(comm_group_drop());
+	return n ? run_or_later(group.calls, n) : GANTRY_OK;
+}
+
+int comm_group_depth(void)
+{
+	return group.depth;
+}
+
+gantry_result comm_group_error(void)
+{
+	return group.error;
+}
+
+gantry_result comm_group_fail(gantry_result r)
+{
+	if (group.depth && r != GANTRY_OK && r != GANTRY_AGAIN && group.error == GANTRY_OK)
+		group.error = r;
 	return r;
 }
 
-gantry_result comm_group_add(gantry_result r, const struct comm_call *call)
+gantry_result comm_group_drop(void)
 {
-	gantry_result end;
+	gantry_result r = group.error;
 
-	group.depth++;
+	group.depth = 0;
+	group.n = 0;
+	group.error = GANTRY_OK;
+	return r;
+}
+
+gantry_result comm_group_add(gantry_result r, struct comm_call *call)
+{
+	if (r == GANTRY_OK && !group.depth)
+		return run_or_later(call, 1);
 	if (r == GANTRY_OK && group.n == group.capacity)
 		r = grow_group();
 	if (r == GANTRY_OK)
 		group.calls[group.n++] = *call;
-	else if (group.error == GANTRY_OK)
-		group.error = r;
-	end = gantry_group_end();
-	return r == GANTRY_OK ? end : r;
+	return comm_group_fail(r);
 }

@@ -288,23 +288,22 @@ static gantry_result check_put(const struct comm_call *call)
 gantry_result gantry_put(const void *local, size_t bytes, int peer, struct gantry_window *window, size_t offset,
 			 int signal, struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	const struct comm_call call = {.comm = comm,
-				       .stream = stream,
-				       .buf = (char *)(uintptr_t)local,
-				       .bytes = bytes,
-				       .peer = peer,
-				       .one = COMM_ONE_PUT,
-				       .window = window,
-				       .offset = offset,
-				       .signal = signal};
+	struct comm_call call = {.comm = comm,
+				 .stream = stream,
+				 .buf = (char *)(uintptr_t)local,
+				 .bytes = bytes,
+				 .peer = peer,
+				 .one = COMM_ONE_PUT,
+				 .window = window,
+				 .offset = offset,
+				 .signal = signal};
 
 	return comm_group_add(check_put(&call), &call);
 }
 
 gantry_result gantry_signal(int peer, int signal, struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	const struct comm_call call = {
-		.comm = comm, .stream = stream, .peer = peer, .one = COMM_ONE_PUT, .signal = signal};
+	struct comm_call call = {.comm = comm, .stream = stream, .peer = peer, .one = COMM_ONE_PUT, .signal = signal};
 
 	return comm_group_add(check_call(&call, "gantry_signal", 0), &call);
 }
@@ -318,12 +317,12 @@ gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n,
 		FAIL(GANTRY_ERR_INVALID, "gantry_wait_signals: %d of them at %p", n, (const void *)waits);
 	TRY(gantry_group_start());
 	for (int i = 0; i < n; i++) {
-		const struct comm_call call = {.comm = comm,
-					       .stream = stream,
-					       .peer = waits[i].peer,
-					       .count = (uint64_t)waits[i].count,
-					       .one = COMM_ONE_WAIT,
-					       .signal = waits[i].signal};
+		struct comm_call call = {.comm = comm,
+					 .stream = stream,
+					 .peer = waits[i].peer,
+					 .count = (uint64_t)waits[i].count,
+					 .one = COMM_ONE_WAIT,
+					 .signal = waits[i].signal};
 		gantry_result one = check_call(&call, "gantry_wait_signals", 0);
 
 		if (one == GANTRY_OK && waits[i].count < 0)

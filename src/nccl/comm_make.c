@@ -277,7 +277,7 @@ static gantry_result init(const struct init_args *a, ncclComm_t *into)
 out:
 	gantry_device_close(device);
 	nccl_job_free(job);
-	return nccl_group_failed(r);
+	return comm_group_fail(r);
 }
 
 NCCL_FUNCTION(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
@@ -309,8 +309,8 @@ NCCL_FUNCTION(ncclResult_t, CommInitRankScalable,
 	      (ncclComm_t * comm, int nranks, int rank, int nids, ncclUniqueId *ids, ncclConfig_t *config))
 {
 	if (nids < 1 || nids > nranks || !ids)
-		return nccl_result(nccl_group_failed(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-								 "ncclCommInitRankScalable: %d ids", nids)));
+		return nccl_result(comm_group_fail(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+							       "ncclCommInitRankScalable: %d ids", nids)));
 	return nccl_result(
 		init(&(struct init_args){"ncclCommInitRankScalable", nranks, rank, ids, nids, config, NULL}, comm));
 }
@@ -327,11 +327,11 @@ static gantry_result init_all(ncclComm_t *into, int ndev, const int *devs)
 		return GANTRY_OK;
 	TRY_NOW(nccl_begin());
 	TRY_NOW(gantry_unique_id_create(&id));
-	TRY_NOW(nccl_group_begin());
+	TRY_NOW(gantry_group_start());
 	for (int i = 0; i < ndev && r == GANTRY_OK; i++) {
 		a.rank = i;
 		a.device = NULL;
-		r = nccl_group_failed(nccl_device_numbered(devs ? devs[i] : i, &a.device));
+		r = comm_group_fail(nccl_device_numbered(devs ? devs[i] : i, &a.device));
 		if (r == GANTRY_OK)
 			r = init(&a, &into[i]);
 	}
@@ -393,7 +393,7 @@ static gantry_result split(ncclComm_t comm, int color, int key, ncclComm_t *into
 
 NCCL_FUNCTION(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *into, ncclConfig_t *config))
 {
-	return nccl_result(nccl_group_failed(split(comm, color, key, into, config)));
+	return nccl_result(comm_group_fail(split(comm, color, key, into, config)));
 }
 
 static gantry_result shrink(ncclComm_t comm, const int *exclude, int n, ncclComm_t *into, const ncclConfig_t *config,
@@ -427,7 +427,7 @@ static gantry_result shrink(ncclComm_t comm, const int *exclude, int n, ncclComm
 NCCL_FUNCTION(ncclResult_t, CommShrink,
 	      (ncclComm_t comm, int *exclude, int nexclude, ncclComm_t *into, ncclConfig_t *config, int flags))
 {
-	return nccl_result(nccl_group_failed(shrink(comm, exclude, nexclude, into, config, flags)));
+	return nccl_result(comm_group_fail(shrink(comm, exclude, nexclude, into, config, flags)));
 }
 
 NCCL_FUNCTION(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id))
@@ -483,6 +483,6 @@ NCCL_FUNCTION(ncclResult_t, CommGrow,
 	      (ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *into, ncclConfig_t *config))
 {
 	if (comm && !nccl_comm_of(comm, "ncclCommGrow"))
-		return nccl_result(nccl_group_failed(GANTRY_ERR_INVALID));
-	return nccl_result(nccl_group_failed(grow(comm, nranks, id, rank, into, config)));
+		return nccl_result(comm_group_fail(GANTRY_ERR_INVALID));
+	return nccl_result(comm_group_fail(grow(comm, nranks, id, rank, into, config)));
 }

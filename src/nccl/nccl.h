@@ -145,16 +145,14 @@ void nccl_job_free(struct nccl_job *job);
 /* All of them at once, if need be each on a thread of its own. Frees them. The first error. */
 gantry_result nccl_jobs_run(struct nccl_job *jobs);
 
-gantry_result nccl_group_begin(void);
 gantry_result nccl_group_finish(void);
-/* A call within a group failed before gantry/comm.h knew of it. Returns r. */
-gantry_result nccl_group_failed(gantry_result r);
 /* What the thread's open group has to end it with; NULL: nothing. */
 struct nccl_job *nccl_group_ending(const struct ncclComm *c);
-/* The group has transfers of it. */
+/* The group, or a call that is in none, has transfers of the communicator. */
 void nccl_group_uses(struct ncclComm *c);
+/* The transfers are enqueued, with this result. Of communicators that block on the host, waits for them. */
+gantry_result nccl_group_settle(gantry_result r);
 /* What was enqueued is forgotten. */
 gantry_result nccl_group_drop(void);
-int nccl_group_depth(void);
 
 #endif

@@ -9,7 +9,7 @@
 #include "comm/onesided.h"
 #include "nccl/nccl.h"
 
-/* A call is a group of its own, or part of one. comm and stream are NULL if the caller's are wrong. */
+/* A call by itself, or one of a group. r: what is wrong with its communicator or stream. */
 struct call {
 	struct gantry_comm *comm;
 	struct gantry_stream *stream;
@@ -19,26 +19,20 @@ struct call {
 static struct call call_begin(const char *function, ncclComm_t comm, cudaStream_t native)
 {
 	struct ncclComm *c = nccl_comm_of(comm, function);
-	struct call call = {.r = nccl_group_begin()};
+	struct call call = {.r = GANTRY_ERR_INVALID};
 
-	if (call.r != GANTRY_OK)
-		return call;
-	call.r = c ? nccl_stream_for(c, native, &call.stream) : GANTRY_ERR_INVALID;
-	if (nccl_group_failed(call.r) != GANTRY_OK)
+	if (!c)
 		return call;
 	call.comm = c->comm;
-	nccl_group_uses(c);
+	call.r = nccl_stream_for(c, native, &call.stream);
+	if (call.r == GANTRY_OK)
+		nccl_group_uses(c);
 	return call;
 }
 
-/* The group's end has the call's own error as well, which it has kept or Gantry's group has. */
-static ncclResult_t call_end(const struct call *call, gantry_result r)
+static ncclResult_t call_end(gantry_result r)
 {
-	gantry_result end = nccl_group_finish();
-
-	if (call->r != GANTRY_OK)
-		r = call->r;
-	return nccl_result(r == GANTRY_OK || r == GANTRY_AGAIN ? (end == GANTRY_OK ? r : end) : r);
+	return nccl_result(comm_group_depth() ? comm_group_fail(r) : nccl_group_settle(r));
 }
 
 #define CALL(name, function, ...)                                                                                      \
@@ -48,7 +42,7 @@ static ncclResult_t call_end(const struct call *call, gantry_result r)
                                                                                                                        \
 		if (r == GANTRY_OK)                                                                                    \
 			r = function(__VA_ARGS__, call.comm, call.stream);                                             \
-		return call_end(&call, r);                                                                             \
+		return call_end(r);                                                                                    \
 	} while (0)
 
 #define TYPE ((enum gantry_type)type)
@@ -146,9 +140,7 @@ NCCL_FUNCTION(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 static gantry_result check_context(const char *function, int context, unsigned flags)
 {
 	if (context || flags)
-		return nccl_group_failed(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-						     "%s: context %d and flags %#x, both must be 0", function, context,
-						     flags));
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: context %d and flags %#x, both must be 0", function, context, flags);
 	return GANTRY_OK;
 }
 
@@ -158,8 +150,7 @@ static gantry_result put(const void *buf, size_t count, ncclDataType_t type, int
 	uint32_t size = (unsigned)type < GANTRY_TYPE_COUNT ? coll_type_bytes((unsigned)type) : 0;
 
 	if (!size || count > SIZE_MAX / size)
-		return nccl_group_failed(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-						     "ncclPutSignal: %zu elements of type %d", count, (int)type));
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclPutSignal: %zu elements of type %d", count, (int)type);
 	return gantry_put(buf, count * size, peer, (struct gantry_window *)window, offset, signal, comm, stream);
 }
 
@@ -174,7 +165,7 @@ NCCL_FUNCTION(ncclResult_t, PutSignal,
 		r = check_context("ncclPutSignal", context, flags);
 	if (r == GANTRY_OK)
 		r = put(buf, count, type, peer, window, offset, signal, call.comm, call.stream);
-	return call_end(&call, r);
+	return call_end(r);
 }
 
 NCCL_FUNCTION(ncclResult_t, Signal,
@@ -187,25 +178,33 @@ NCCL_FUNCTION(ncclResult_t, Signal,
 		r = check_context("ncclSignal", context, flags);
 	if (r == GANTRY_OK)
 		r = gantry_signal(peer, signal, call.comm, call.stream);
-	return call_end(&call, r);
+	return call_end(r);
+}
+
+static gantry_result wait_signals(int n, const ncclWaitSignalDesc_t *signals, const struct call *call)
+{
+	gantry_result r = GANTRY_OK, end;
+
+	if (n < 0 || (n && !signals))
+		return nccl_missing("ncclWaitSignal");
+	TRY_NOW(gantry_group_start());
+	for (int i = 0; i < n && r == GANTRY_OK; i++) {
+		const struct gantry_signal_wait wait = {
+			.count = signals[i].opCnt, .peer = signals[i].peer, .signal = signals[i].sigIdx};
+
+		r = comm_group_fail(check_context("ncclWaitSignal", signals[i].ctx, 0));
+		if (r == GANTRY_OK)
+			r = gantry_wait_signals(&wait, 1, call->comm, call->stream);
+	}
+	end = gantry_group_end();
+	return r == GANTRY_OK ? end : r;
 }
 
 NCCL_FUNCTION(ncclResult_t, WaitSignal, (int n, ncclWaitSignalDesc_t *signals, ncclComm_t comm, cudaStream_t stream))
 {
 	struct call call = call_begin("ncclWaitSignal", comm, stream);
-	gantry_result r = call.r;
 
-	if (r == GANTRY_OK && (n < 0 || (n && !signals)))
-		r = nccl_group_failed(nccl_missing("ncclWaitSignal"));
-	for (int i = 0; i < n && r == GANTRY_OK; i++) {
-		const struct gantry_signal_wait wait = {
-			.count = signals[i].opCnt, .peer = signals[i].peer, .signal = signals[i].sigIdx};
-
-		r = check_context("ncclWaitSignal", signals[i].ctx, 0);
-		if (r == GANTRY_OK)
-			r = gantry_wait_signals(&wait, 1, call.comm, call.stream);
-	}
-	return call_end(&call, r);
+	return call_end(call.r == GANTRY_OK ? wait_signals(n, signals, &call) : call.r);
 }
 
 NCCL_FUNCTION(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void **ptr))

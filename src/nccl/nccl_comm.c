@@ -215,7 +215,7 @@ static gantry_result finalize(ncclComm_t comm)
 
 NCCL_FUNCTION(ncclResult_t, CommFinalize, (ncclComm_t comm))
 {
-	return nccl_result(nccl_group_failed(finalize(comm)));
+	return nccl_result(comm_group_fail(finalize(comm)));
 }
 
 NCCL_FUNCTION(ncclResult_t, CommDestroy, (ncclComm_t comm))
@@ -223,8 +223,8 @@ NCCL_FUNCTION(ncclResult_t, CommDestroy, (ncclComm_t comm))
 	if (!comm)
 		return ncclSuccess;
 	if (!nccl_comm_of(comm, "ncclCommDestroy"))
-		return nccl_result(nccl_group_failed(GANTRY_ERR_INVALID));
-	return nccl_result(nccl_group_failed(end_job(comm, true)));
+		return nccl_result(comm_group_fail(GANTRY_ERR_INVALID));
+	return nccl_result(comm_group_fail(end_job(comm, true)));
 }
 
 /* ---- aborting ---- */
@@ -319,7 +319,7 @@ static void await_begun(const struct ncclComm *c)
 {
 	uint64_t deadline = gantry_now_ns() + BEGIN_PATIENCE_NS;
 
-	while (!nccl_group_depth() && c->magic == NCCL_COMM_MAGIC && !load_acquire(&c->comm) &&
+	while (!comm_group_depth() && c->magic == NCCL_COMM_MAGIC && !load_acquire(&c->comm) &&
 	       gantry_now_ns() < deadline)
 		sched_yield();
 }

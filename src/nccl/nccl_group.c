@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups of NCCL: beside transfers, which are Gantry's own groups, they hold the making and ending of communicators.
+ * Groups of NCCL. The thread's group of comm/group.c holds the transfers, and counts how deep groups are nested; what is
+ * kept here for its end is the making and ending of communicators.
  *
- * A group belongs to its thread. At its end, in this order: communicators and windows are made, all at the same time; transfers are
- * enqueued; on the host they are waited for; communicators are ended, again all at the same time. A call that fails
- * makes the whole group fail: then nothing of it is done, but for ends, which are.
+ * At the end, in this order: communicators and windows are made, all at the same time; transfers are enqueued; on the
+ * host they are waited for; communicators are ended, again all at the same time. A call that fails makes the whole group
+ * fail: then nothing of it is done, but for ends, which are.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "comm/comm.h"
 #include "nccl/nccl.h"
 
 enum { ERROR_TEXT = 1024 };
@@ -21,10 +23,6 @@ struct job_list {
 };
 
 static _Thread_local struct {
-	int depth;
-	bool transfers; /* there are some */
-	gantry_result error;
-	bool again; /* a call is in progress */
 	struct job_list makes, ends;
 	struct ncclComm *used;
 } group;
@@ -114,19 +112,10 @@ gantry_result nccl_group_run(struct nccl_job *job)
 {
 	bool makes = job->made || job->window;
 
-	if (!group.depth)
+	if (!comm_group_depth())
 		return nccl_jobs_run(job);
 	job_append(makes ? &group.makes : &group.ends, job);
 	return GANTRY_OK;
-}
-
-gantry_result nccl_group_failed(gantry_result r)
-{
-	if (group.depth && r == GANTRY_AGAIN)
-		group.again = true;
-	else if (group.depth && r != GANTRY_OK && group.error == GANTRY_OK)
-		group.error = r;
-	return r;
 }
 
 struct nccl_job *nccl_group_ending(const struct ncclComm *c)
@@ -140,32 +129,17 @@ struct nccl_job *nccl_group_ending(const struct ncclComm *c)
 
 void nccl_group_uses(struct ncclComm *c)
 {
-	group.transfers = true;
 	if (c->used)
 		return;
-	nccl_enter(c); /* until the group's end */
+	nccl_enter(c); /* until nccl_group_settle */
 	c->used = true;
 	c->next_used = group.used;
 	group.used = c;
 }
 
-int nccl_group_depth(void)
-{
-	return group.depth;
-}
-
-gantry_result nccl_group_begin(void)
-{
-	gantry_result r = gantry_group_start();
-
-	if (r == GANTRY_OK)
-		group.depth++;
-	return r;
-}
-
-/* The communicators that the transfers belong to. On the host, and if they block, their streams are waited for: all
- * transfers of the group are enqueued, so that none waits for another one that comes after it. */
-static gantry_result settle_used(gantry_result r)
+/* On the host, and if they block, their streams are waited for: all transfers of the group are enqueued, so that none
+ * waits for another one that comes after it. */
+gantry_result nccl_group_settle(gantry_result r)
 {
 	while (group.used) {
 		struct ncclComm *c = group.used;
@@ -188,27 +162,14 @@ static gantry_result settle_used(gantry_result r)
 	return r;
 }
 
-/* Gantry's group ends, and what it has is not done: a call that it refuses makes it so. */
-static gantry_result end_transfers(bool drop)
-{
-	char error[ERROR_TEXT];
-
-	if (!drop || !group.transfers)
-		return gantry_group_end();
-	snprintf(error, sizeof(error), "%s", gantry_last_error());
-	gantry_send(NULL, 0, GANTRY_TYPE_INT8, 0, NULL, NULL);
-	gantry_group_end();
-	gantry_set_last_error(error);
-	return GANTRY_OK;
-}
-
+/* r: if the group has failed, none of them begins. */
 static gantry_result make_all(gantry_result r)
 {
 	struct nccl_job *jobs = jobs_take(&group.makes);
 
 	if (r == GANTRY_OK)
 		return jobs ? nccl_jobs_run(jobs) : r;
-	while (jobs) { /* the group has failed: none of them begins */
+	while (jobs) {
 		struct nccl_job *next = jobs->next;
 
 		jobs->dropped = true;
@@ -220,58 +181,43 @@ static gantry_result make_all(gantry_result r)
 	return r;
 }
 
+static gantry_result end_all(void)
+{
+	struct nccl_job *jobs = jobs_take(&group.ends);
+
+	return jobs ? nccl_jobs_run(jobs) : GANTRY_OK;
+}
+
 gantry_result nccl_group_finish(void)
 {
-	gantry_result r, made, moved, ended = GANTRY_OK;
-	struct nccl_job *ends;
-	bool again;
+	gantry_result r, made, moved, ended;
 
-	if (!group.depth)
+	if (!comm_group_depth())
 		FAIL_NOW(GANTRY_ERR_USAGE, "ncclGroupEnd without ncclGroupStart");
-	if (group.depth > 1) {
-		group.depth--;
+	if (comm_group_depth() > 1)
 		return gantry_group_end();
-	}
-	r = group.error;
-	again = group.again;
-	group.error = GANTRY_OK;
-	group.again = false;
-	made = make_all(r);
-	again |= made == GANTRY_AGAIN;
-	r = made == GANTRY_AGAIN ? GANTRY_OK : made;
-	moved = end_transfers(r != GANTRY_OK);
-	group.transfers = false;
-	again |= moved == GANTRY_AGAIN;
-	if (r == GANTRY_OK && moved != GANTRY_AGAIN)
-		r = moved;
-	group.depth--;
-	r = settle_used(r);
-	ends = jobs_take(&group.ends);
-	if (ends)
-		ended = nccl_jobs_run(ends);
-	again |= ended == GANTRY_AGAIN;
+	made = comm_group_fail(make_all(comm_group_error()));
+	moved = gantry_group_end();
+	r = nccl_group_settle(moved == GANTRY_AGAIN ? GANTRY_OK : moved);
+	ended = end_all();
 	if (r == GANTRY_OK && ended != GANTRY_AGAIN)
 		r = ended;
-	return r == GANTRY_OK && again ? GANTRY_AGAIN : r;
+	if (r == GANTRY_OK && (made == GANTRY_AGAIN || moved == GANTRY_AGAIN || ended == GANTRY_AGAIN))
+		r = GANTRY_AGAIN;
+	return r;
 }
 
 gantry_result nccl_group_drop(void)
 {
-	gantry_result r = group.error;
+	gantry_result r;
 
-	if (!group.depth)
+	if (!comm_group_depth())
 		FAIL_NOW(GANTRY_ERR_USAGE, "ncclGroupSimulateEnd without ncclGroupStart");
-	if (group.depth > 1) {
-		group.depth--;
+	if (comm_group_depth() > 1)
 		return gantry_group_end();
-	}
-	group.error = GANTRY_OK;
-	group.again = false;
 	make_all(GANTRY_ERR_CANCELLED);
-	end_transfers(true);
-	group.transfers = false;
-	group.depth--;
-	settle_used(GANTRY_ERR_CANCELLED);
+	r = comm_group_drop();
+	nccl_group_settle(GANTRY_ERR_CANCELLED);
 	for (struct nccl_job *job = jobs_take(&group.ends), *next; job; job = next) {
 		next = job->next;
 		nccl_job_free(job);
@@ -281,7 +227,7 @@ gantry_result nccl_group_drop(void)
 
 NCCL_FUNCTION(ncclResult_t, GroupStart, (void))
 {
-	return nccl_result(nccl_group_begin());
+	return nccl_result(gantry_group_start());
 }
 
 NCCL_FUNCTION(ncclResult_t, GroupEnd, (void))

@@ -628,7 +628,7 @@ static void case_wrong(void)
 	struct config config = CONFIG_INIT;
 	struct sim_info sim = {sizeof(sim), 0x74685283, 22809, 5};
 	struct unique_id id = next_id();
-	comm_t comm = NULL;
+	comm_t comm = NULL, half = NULL;
 	void *window = &window;
 	int v = 3, out = -7;
 
@@ -680,6 +680,13 @@ static void case_wrong(void)
 	EQ(nccl.Send(&v, 1, INT32, 0, NULL, NULL), INVALID_ARGUMENT);
 	EQ(nccl.GroupEnd(), INVALID_ARGUMENT);
 	EQ(out, -7);
+	OK(nccl.GroupStart());
+	OK(nccl.CommSplit(comm, 0, R, &half, NULL));
+	OK(nccl.GroupStart());
+	EQ(nccl.Send(&v, 1, 12, R, comm, NULL), INVALID_ARGUMENT);
+	OK(nccl.GroupEnd());
+	EQ(nccl.GroupEnd(), INVALID_ARGUMENT);
+	EQ(half == NULL, 1);
 	OK(nccl.GroupStart());
 	OK(nccl.Send(&v, 1, INT32, R, comm, NULL));
 	OK(nccl.Recv(&out, 1, INT32, R, comm, NULL));

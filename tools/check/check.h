@@ -142,16 +142,21 @@ struct check_side {
 
 /* check_side.c: the inside of a process. */
 void check_side_main(struct check_side *s, const char *plugin) __attribute__((noreturn));
-void check_fail(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+/* Ends the rule, and the process with it. */
+void check_end(struct check_side *s, enum check_verdict v, int timed, const char *fmt, ...)
+	__attribute__((noreturn, format(printf, 4, 5)));
+#define check_fail(s, ...) check_end(s, CHECK_FAIL, 0, __VA_ARGS__)
 /* A failure that a busy machine may cause, so the tool runs the rule once more. check_fail after soft_ns is one too. */
-void check_late(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
-void check_skip(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+#define check_late(s, ...) check_end(s, CHECK_FAIL, 1, __VA_ARGS__)
+#define check_skip(s, ...) check_end(s, CHECK_SKIP, 0, __VA_ARGS__)
 /* The plugin does not want this machine: no verdict on it. */
-void check_refused(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+#define check_refused(s, ...) check_end(s, CHECK_REFUSED, 0, __VA_ARGS__)
 /* What a pass says; A's text wins over B's. */
 void check_note(struct check_side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void check_phase(struct check_side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void check_sleep_ms(unsigned ms);
+/* Zeroed, for free; without memory the rule fails. */
+void *check_alloc(struct check_side *s, size_t n, size_t size);
 uint64_t check_left_ns(const struct check_side *s); /* until soft_ns, 0 when past */
 
 /* Brackets one call of the plugin, so that the tool knows where a thread is. */
@@ -221,6 +226,9 @@ void check_dereg(struct check_side *s, void *comm, void *mr);
 enum check_kind { CHECK_RECV_COMM, CHECK_SEND_COMM, CHECK_LISTEN_COMM };
 /* Fails the rule on an error or when it takes longer than a second; returns what it took. */
 uint64_t check_close(struct check_side *s, enum check_kind kind, void *comm);
+/* A connection that B makes and A never accepts, on the service thread. *comm: A's listener; B's comm, if there is one
+ * after some calls. */
+void check_abandoned_job(struct check_side *s, void *comm);
 
 /* Traffic. Both processes make the same plan; one sends it, the other receives and checks it. */
 struct check_group {
@@ -287,6 +295,8 @@ void check_flow_received(struct check_flow *f, const struct check_post *p, const
 /* Flows to their end, side by side. */
 void check_flows_run(struct check_flow *const *flows, int n);
 void check_flow_run(struct check_flow *f);
+/* The same, and closes them when the other process is there too. */
+void check_flows_finish(struct check_flow *const *flows, int n);
 /* Link, one plan in the direction A receives, everything closed: what most rules are. */
 void check_flow_once(struct check_side *s, const struct check_plan *p);
 

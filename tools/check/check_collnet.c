@@ -31,6 +31,7 @@ enum {
 	OPS = ncclMin + 1,
 	OPS_MAX = 128,
 	SLOT = 1 << 19, /* eight channels of 64 KiB */
+	ARENA = CHECK_STEPS * 2 * (SLOT + CHECK_GUARD),
 	LATE_MS = 200,
 	CLOSE_MS = 1000,
 	LATE_ROUNDS = 3,
@@ -305,11 +306,9 @@ static void wrong(const struct rank *r, int k, const char *what, size_t at)
 static void compare(struct rank *r, int k)
 {
 	const struct op *o = &r->w->ops[k];
-	uint8_t *recv = slot_of(r, k, !o->in_place), *want = malloc(SLOT);
+	uint8_t *recv = slot_of(r, k, !o->in_place), *want = check_alloc(r->w->s, 1, SLOT);
 	size_t in, n, offset, at;
 
-	if (!want)
-		check_fail(r->w->s, "no memory (a limit of this machine)");
 	shape(o, r->rank, &in, &n, &offset);
 	if (o->kind == ALL_GATHER)
 		for (int from = 0; from < RANKS; from++) {
@@ -393,11 +392,9 @@ static void *connect_rank(void *arg)
 	if (!r->comm)
 		check_fail(s, "connect of rank %d succeeded without a comm: NCCL goes on without collNet", r->rank);
 	MUST(r, "closeListen", MOVED(s, closeListen, r->listen));
-	r->arena = malloc((size_t)CHECK_STEPS * 2 * (SLOT + CHECK_GUARD));
-	if (!r->arena)
-		check_fail(s, "no memory (a limit of this machine)");
+	r->arena = check_alloc(s, 1, ARENA);
 	for (int i = 0; i < 2; i++)
-		r->mr[i] = coll_reg(r, r->arena, (size_t)CHECK_STEPS * 2 * (SLOT + CHECK_GUARD));
+		r->mr[i] = coll_reg(r, r->arena, ARENA);
 	return NULL;
 }
 
@@ -503,6 +500,15 @@ static void choose(struct world *w, struct op *o)
 			return;
 		}
 	check_skip(w->s, "reduceSupport: no sum of the usual types");
+}
+
+/* The same allreduce n times. */
+static void same_ops(struct world *w, struct op *ops, int n)
+{
+	ops[0] = (struct op){.kind = ALL_REDUCE, .bytes = SLOT / 4};
+	choose(w, &ops[0]);
+	for (int i = 1; i < n; i++)
+		ops[i] = ops[0];
 }
 
 static void rule_table(struct check_side *s)
@@ -691,10 +697,7 @@ static void rule_late(struct check_side *s)
 	struct world w;
 
 	world_open(s, &w, 0);
-	ops[0] = (struct op){.kind = ALL_REDUCE, .bytes = SLOT / 4};
-	choose(&w, &ops[0]);
-	for (int i = 1; i < CHECK_STEPS * 2; i++)
-		ops[i] = ops[0];
+	same_ops(&w, ops, CHECK_STEPS * 2);
 	w.rank[PER - 1].late_ms = s->role ? LATE_MS : 0;
 	check_phase(s, "one rank posts %d ms late", LATE_MS);
 	for (int round = 0; round < LATE_ROUNDS; round++) {
@@ -728,10 +731,7 @@ static void rule_death(struct check_side *s)
 	uint64_t since;
 
 	world_open(s, &w, 0);
-	ops[0] = (struct op){.kind = ALL_REDUCE, .bytes = SLOT / 4};
-	choose(&w, &ops[0]);
-	for (int i = 1; i < CHECK_STEPS; i++)
-		ops[i] = ops[0];
+	same_ops(&w, ops, CHECK_STEPS);
 	world_run(&w, ops, 2);
 	if (s->role == 1) {
 		check_tell(s, &pid, sizeof(pid));
@@ -765,10 +765,7 @@ static void rule_close(struct check_side *s)
 	ncclResult_t result;
 
 	world_open(s, &w, 0);
-	ops[0] = (struct op){.kind = ALL_REDUCE, .bytes = SLOT / 4};
-	choose(&w, &ops[0]);
-	for (int i = 1; i < CHECK_STEPS; i++)
-		ops[i] = ops[0];
+	same_ops(&w, ops, CHECK_STEPS);
 	w.ops = ops;
 	w.nops = CHECK_STEPS;
 	for (int i = 0; i < PER - s->role; i++) /* one rank posts nothing */
@@ -780,13 +777,13 @@ static void rule_close(struct check_side *s)
 	check_meet(s);
 	check_phase(s, "closing with %d operations in flight", CHECK_STEPS);
 	for (int i = 0; i < PER; i++) {
-		size_t size = (size_t)CHECK_STEPS * 2 * (SLOT + CHECK_GUARD), at;
+		size_t at;
 
 		close_rank(&w.rank[i]);
-		memset(w.rank[i].arena, CHECK_POISON, size);
+		memset(w.rank[i].arena, CHECK_POISON, ARENA);
 		check_sleep_ms(30);
-		at = check_untouched(w.rank[i].arena, size);
-		if (at < size)
+		at = check_untouched(w.rank[i].arena, ARENA);
+		if (at < ARENA)
 			check_fail(s, "byte %zu of a buffer was written after closeColl had returned", at);
 		coll_finalize(&w.rank[i]);
 	}

@@ -166,6 +166,26 @@ void *check_link(struct check_side *s, int sending)
 	return l.comm;
 }
 
+void check_abandoned_job(struct check_side *s, void *comm)
+{
+	enum { TRIES = 20, PAUSE_MS = 3 };
+	struct gantry_net_device_handle *none = NULL;
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void **ret = comm;
+
+	if (s->role == 0) {
+		*ret = check_listen(s, 0, handle);
+		check_tell(s, handle, sizeof(handle));
+		return;
+	}
+	check_phase(s, "connect with nobody accepting");
+	check_hear(s, handle, sizeof(handle));
+	for (int i = 0; i < TRIES && !*ret; i++) {
+		CHECK_MUST(s, CHECK_SERVICE, "connect", s->net->ops->connect(s->net, s->ctx, 0, handle, ret, &none));
+		check_sleep_ms(PAUSE_MS);
+	}
+}
+
 struct mr_job {
 	void *comm, *data, *mr;
 	size_t size;
@@ -708,6 +728,14 @@ void check_flows_run(struct check_flow *const *flows, int n)
 void check_flow_run(struct check_flow *f)
 {
 	check_flows_run(&f, 1);
+}
+
+void check_flows_finish(struct check_flow *const *flows, int n)
+{
+	check_flows_run(flows, n);
+	check_meet(flows[0]->s);
+	for (int i = 0; i < n; i++)
+		check_flow_close(flows[i]);
 }
 
 void check_flow_once(struct check_side *s, const struct check_plan *p)

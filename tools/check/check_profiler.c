@@ -114,7 +114,7 @@ static int buffers[2]; /* addresses to name */
 	FILL_COLL(&(d), e);                                                                                            \
 	FILL_P2P(&(d), e)
 
-static ncclResult_t start_v1(const ncclProfiler_v1_t *t, void *ctx, void **handle, const struct event *e)
+static ncclResult_t start_v1(const void *table, void *ctx, void **handle, const struct event *e)
 {
 	BEGIN(1, 0, d, e);
 	if (e->kind == ncclProfileColl) {
@@ -123,35 +123,35 @@ static ncclResult_t start_v1(const ncclProfiler_v1_t *t, void *ctx, void **handl
 		d.coll.algo = 1;
 		d.coll.proto = 2;
 	}
-	return t->startEvent(ctx, handle, &d);
+	return ((const ncclProfiler_v1_t *)table)->startEvent(ctx, handle, &d);
 }
 
-static ncclResult_t start_v2(const ncclProfiler_v2_t *t, void *ctx, void **handle, const struct event *e)
+static ncclResult_t start_v2(const void *table, void *ctx, void **handle, const struct event *e)
 {
 	BEGIN(2, 0, d, e);
 	FILL_NAMES(&d, e);
-	return t->startEvent(ctx, handle, &d);
+	return ((const ncclProfiler_v2_t *)table)->startEvent(ctx, handle, &d);
 }
 
-static ncclResult_t start_v3(const ncclProfiler_v3_t *t, void *ctx, void **handle, const struct event *e)
+static ncclResult_t start_v3(const void *table, void *ctx, void **handle, const struct event *e)
 {
 	BEGIN(3, 0, d, e);
 	FILL_NAMES(&d, e);
 	FILL_NET(&d, e);
-	return t->startEvent(ctx, handle, &d);
+	return ((const ncclProfiler_v3_t *)table)->startEvent(ctx, handle, &d);
 }
 
-static ncclResult_t start_v4(const ncclProfiler_v4_t *t, void *ctx, void **handle, const struct event *e)
+static ncclResult_t start_v4(const void *table, void *ctx, void **handle, const struct event *e)
 {
 	BEGIN(4, GANTRY_NET_UNWRITTEN, d, e);
 	FILL_NAMES(&d, e);
 	FILL_NET(&d, e);
 	if (e->kind == ncclProfileColl)
 		d.coll.nChannels = 2;
-	return t->startEvent(ctx, handle, &d);
+	return ((const ncclProfiler_v4_t *)table)->startEvent(ctx, handle, &d);
 }
 
-static ncclResult_t start_v5(const ncclProfiler_v5_t *t, void *ctx, void **handle, const struct event *e)
+static ncclResult_t start_v5(const void *table, void *ctx, void **handle, const struct event *e)
 {
 	BEGIN(5, 0, d, e);
 	d.type = (uint64_t)e->kind;
@@ -173,7 +173,7 @@ static ncclResult_t start_v5(const ncclProfiler_v5_t *t, void *ctx, void **handl
 		d.p2pApi.count = 1000;
 		d.p2pApi.datatype = "ncclFloat32";
 	}
-	return t->startEvent(ctx, handle, &d);
+	return ((const ncclProfiler_v5_t *)table)->startEvent(ctx, handle, &d);
 }
 
 /* Kinds that a version does not know never reach it. */
@@ -191,6 +191,8 @@ struct profiler {
 /* *handle: what an earlier event left there. */
 static void start_event(const struct profiler *p, enum check_thread thread, void **handle, const struct event *e)
 {
+	static ncclResult_t (*const start[])(const void *, void *, void **, const struct event *) = {
+		NULL, start_v1, start_v2, start_v3, start_v4, start_v5};
 	struct check_side *s = p->s;
 	void *before;
 	uint64_t since;
@@ -202,23 +204,7 @@ static void start_event(const struct profiler *p, enum check_thread thread, void
 	before = *handle = s->version < 4 ? NULL : *handle;
 	check_phase(s, "an event of kind 0x%x", e->kind);
 	since = check_enter(s, thread, "startEvent");
-	switch (s->version) {
-	case 1:
-		start_v1(s->table, p->ctx, handle, e);
-		break;
-	case 2:
-		start_v2(s->table, p->ctx, handle, e);
-		break;
-	case 3:
-		start_v3(s->table, p->ctx, handle, e);
-		break;
-	case 4:
-		start_v4(s->table, p->ctx, handle, e);
-		break;
-	default:
-		start_v5(s->table, p->ctx, handle, e);
-		break;
-	}
+	start[s->version](s->table, p->ctx, handle, e);
 	check_leave(s, thread, since);
 	if (check_unwritten(&before, sizeof(before)) && check_unwritten(handle, sizeof(*handle)))
 		check_fail(s,

@@ -320,17 +320,17 @@ static void rule_handle_size(struct check_side *s)
 	check_note(s, "listen and connect stay within %d bytes", GANTRY_NET_HANDLE_SIZE);
 }
 
-/* A: accept while nobody connects. Then a listener that B connects to and nobody accepts on. */
 static void lonely_accept_job(struct check_side *s, void *arg)
 {
 	struct gantry_net_device_handle *none = NULL;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	void *comm = NULL;
 
+	(void)arg;
+	check_phase(s, "accept with nobody connecting");
 	for (int i = 0; i < LONELY; i++) {
 		void *listen = check_listen(s, 0, handle);
 
-		check_phase(s, "accept with nobody connecting");
 		for (int k = 0; k < TRIES / LONELY; k++) {
 			CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &comm, &none));
 			if (comm)
@@ -338,23 +338,6 @@ static void lonely_accept_job(struct check_side *s, void *arg)
 			check_sleep_ms(TRY_PAUSE_MS);
 		}
 		CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen));
-	}
-	*(void **)arg = check_listen(s, 0, handle);
-	check_tell(s, handle, sizeof(handle));
-}
-
-/* B: connect to a listener on which nobody accepts. */
-static void lonely_connect_job(struct check_side *s, void *arg)
-{
-	struct gantry_net_device_handle *none = NULL;
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	void **comm = arg;
-
-	check_phase(s, "connect with nobody accepting");
-	check_hear(s, handle, sizeof(handle));
-	for (int k = 0; k < TRIES && !*comm; k++) {
-		CHECK_MUST(s, CHECK_SERVICE, "connect", s->net->ops->connect(s->net, s->ctx, 0, handle, comm, &none));
-		check_sleep_ms(TRY_PAUSE_MS);
 	}
 }
 
@@ -387,9 +370,7 @@ static void lonely_transfer(struct check_side *s, int lonely_role)
 	if (!f)
 		f = check_flow_open(s, &p, comm, s->role);
 	check_phase(s, "letting the transfers end");
-	check_flow_run(f);
-	check_meet(s);
-	check_flow_close(f);
+	check_flows_finish(&f, 1);
 }
 
 static void rule_nonblocking(struct check_side *s)
@@ -397,7 +378,9 @@ static void rule_nonblocking(struct check_side *s)
 	void *lonely = NULL; /* A: the listener nobody accepts on; B: what connecting to it gave, if anything */
 
 	s->slow_ns = BOUND_MS * (uint64_t)s->stretch * CHECK_MS;
-	check_service(s, s->role ? lonely_connect_job : lonely_accept_job, &lonely);
+	if (s->role == 0)
+		check_service(s, lonely_accept_job, NULL);
+	check_service(s, check_abandoned_job, &lonely);
 	check_meet(s);
 	lonely_transfer(s, 0);
 	lonely_transfer(s, 1);
@@ -470,10 +453,7 @@ static void rule_late_peer(struct check_side *s)
 	check_phase(s, "transferring with a peer that was %.1f s late", (double)late_ns / 1e9);
 	for (int i = 0; i < LATE_RECV; i++)
 		f[i] = check_flow_open(s, &p, l.link[i].comm, s->role);
-	check_flows_run(f, LATE_LINKS);
-	check_meet(s);
-	for (int i = 0; i < LATE_LINKS; i++)
-		check_flow_close(f[i]);
+	check_flows_finish(f, LATE_LINKS);
 	check_note(s, "connect, accept, the receiver and the sender each %.1f s late", (double)late_ns / 1e9);
 }
 
@@ -588,11 +568,9 @@ struct busy {
 static void busy_service_job(struct check_side *s, void *arg)
 {
 	enum { BYTES = 1 << 16 };
-	uint8_t *buf = malloc(BYTES);
+	uint8_t *buf = check_alloc(s, 1, BYTES);
 	struct busy *b = arg;
 
-	if (!buf)
-		check_fail(s, "no memory (a limit of this machine)");
 	for (int i = 0; i < REG_REPEATS; i++) {
 		void *mr = NULL;
 

@@ -145,15 +145,13 @@ static void rule_test_sizes(struct check_side *s)
 /* The receiver of a message that does not fit: an error, soon, and not a byte past the buffer. */
 static gantry_result misfit_receive(struct check_side *s, void *comm, size_t send, size_t recv)
 {
-	uint8_t *buf = malloc(send + CHECK_GUARD);
+	uint8_t *buf = check_alloc(s, 1, send + CHECK_GUARD);
 	void *data = buf, *mr, *request = NULL;
 	int tag = 0, done = 0, size = -1;
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = s->net;
 	size_t at;
 
-	if (!buf)
-		check_fail(s, "no memory (a limit of this machine)");
 	memset(buf, CHECK_POISON, send + CHECK_GUARD);
 	mr = check_reg(s, comm, buf, recv);
 	check_phase(s, "receiving %zu bytes into %zu", send, recv);
@@ -186,13 +184,11 @@ static gantry_result misfit_receive(struct check_side *s, void *comm, size_t sen
 static void misfit_send(struct check_side *s, void *comm, size_t send)
 {
 	struct gantry_net *net = s->net;
-	uint8_t *buf = calloc(1, send);
+	uint8_t *buf = check_alloc(s, 1, send);
 	void *request = NULL, *mr;
 	int done = 0;
 	gantry_result r = GANTRY_OK;
 
-	if (!buf)
-		check_fail(s, "no memory (a limit of this machine)");
 	mr = check_reg(s, comm, buf, send);
 	check_phase(s, "sending %zu bytes that do not fit", send);
 	while (!check_heard(s)) {
@@ -243,17 +239,12 @@ static void rule_large(struct check_side *s)
 	for (int i = 0; i < 2; i++)
 		f[i] = check_flow_open(s, &p, check_link(s, s->role != i), s->role != i);
 	check_phase(s, "sending and receiving %d bytes", LARGE_ODD);
-	check_flows_run(f, 2);
-	check_meet(s);
-	for (int i = 0; i < 2; i++)
-		check_flow_close(f[i]);
+	check_flows_finish(f, 2);
 	check_plan_uniform(s, &p, 1, large, large);
 	p.window = 1;
 	f[0] = check_flow_open(s, &p, check_link(s, s->role), s->role);
 	check_phase(s, s->role ? "sending %zu bytes" : "receiving %zu bytes", large);
-	check_flow_run(f[0]);
-	check_meet(s);
-	check_flow_close(f[0]);
+	check_flows_finish(f, 1);
 	check_note(s, "%d bytes from and to odd addresses, both ways at once; then %zu bytes", LARGE_ODD, large);
 }
 
@@ -367,27 +358,6 @@ static uint64_t close_busy(struct check_side *s, struct check_flow *f)
 	return took;
 }
 
-static void abandoned_listen_job(struct check_side *s, void *arg)
-{
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-
-	*(void **)arg = check_listen(s, 0, handle);
-	check_tell(s, handle, sizeof(handle));
-}
-
-static void abandoned_connect_job(struct check_side *s, void *arg)
-{
-	struct gantry_net_device_handle *none = NULL;
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	void **comm = arg;
-
-	check_hear(s, handle, sizeof(handle));
-	for (int i = 0; i < 10 && !*comm; i++) {
-		CHECK_MUST(s, CHECK_SERVICE, "connect", s->net->ops->connect(s->net, s->ctx, 0, handle, comm, &none));
-		check_sleep_ms(1);
-	}
-}
-
 static void rule_close_in_flight(struct check_side *s)
 {
 	struct check_flow *f[2];
@@ -404,7 +374,7 @@ static void rule_close_in_flight(struct check_side *s)
 		f[i] = busy_flow(s, &p, comm, s->role != i);
 		check_meet(s);
 	}
-	check_service(s, s->role ? abandoned_connect_job : abandoned_listen_job, &abandoned);
+	check_service(s, check_abandoned_job, &abandoned);
 	check_meet(s);
 	/* A closes while B does nothing, then B, whose peer has gone. */
 	for (int turn = 0; turn < 2; turn++) {

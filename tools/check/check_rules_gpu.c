@@ -115,9 +115,7 @@ static void gpu_open(struct gpu_side *g, struct check_side *s, struct gantry_dev
 	g->dev = dev;
 	g->comm = l.comm;
 	g->handle = l.dev_handle;
-	g->host = malloc(BUFFER);
-	if (!g->host)
-		check_fail(s, "no memory (a limit of this machine)");
+	g->host = check_alloc(s, 1, BUFFER);
 	check_ok(s, dev->ops->alloc(dev, WINDOW * (size_t)BUFFER, &mem), "getting device memory");
 	g->mem = mem;
 	check_service(s, reg_job, &j);
@@ -196,11 +194,9 @@ static void flush(struct gpu_side *g, int i)
 static void gather(struct gpu_side *g, int k)
 {
 	struct gantry_unpack_handle *at = g->handle->handle, h;
-	struct gantry_unpack_desc *list = malloc(GANTRY_UNPACK_MAX_DESCS * sizeof(*list));
+	struct gantry_unpack_desc *list = check_alloc(g->s, GANTRY_UNPACK_MAX_DESCS, sizeof(*list));
 	uint64_t slot = (uint64_t)k % GANTRY_UNPACK_DEPTH, n = 0, head = (uint64_t)k;
 
-	if (!list)
-		check_fail(g->s, "no memory (a limit of this machine)");
 	to_host(g, &h, at, sizeof(h));
 	to_host(g, &n, &h.meta->cnt[slot], sizeof(n));
 	if (n > GANTRY_UNPACK_MAX_DESCS)

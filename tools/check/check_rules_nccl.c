@@ -44,9 +44,7 @@ static void rule_devices(struct check_side *s)
 		check_service(s, check_link_job, &l);
 		p.seed = (uint64_t)dev;
 		f = check_flow_open(s, &p, l.comm, s->role);
-		check_flow_run(f);
-		check_meet(s);
-		check_flow_close(f);
+		check_flows_finish(&f, 1);
 	}
 	check_note(s, "%d of %d devices carry messages", n, s->devices);
 }
@@ -78,15 +76,6 @@ static void pending_job(struct check_side *s, void *arg)
 		check_late(s, "of %d connections made at once %d have a comm", p->n, made);
 }
 
-static void *allocated(struct check_side *s, size_t n, size_t size)
-{
-	void *m = calloc(n, size);
-
-	if (!m)
-		check_fail(s, "no memory (a limit of this machine)");
-	return m;
-}
-
 /*
  * Connections in both directions, made some at a time, all busy, of which some are done before the others. NCCL closes
  * those of a communicator together, and a rank that is done does not wait for the others.
@@ -94,9 +83,9 @@ static void *allocated(struct check_side *s, size_t n, size_t size)
 static void rule_comms(struct check_side *s)
 {
 	int n = s->extent.comms < s->props.max_comms ? s->extent.comms : s->props.max_comms;
-	struct check_link *l = allocated(s, (size_t)n, sizeof(*l));
-	struct check_plan *p = allocated(s, (size_t)n, sizeof(*p));
-	struct check_flow **f = allocated(s, (size_t)n, sizeof(struct check_flow *));
+	struct check_link *l = check_alloc(s, (size_t)n, sizeof(*l));
+	struct check_plan *p = check_alloc(s, (size_t)n, sizeof(*p));
+	struct check_flow **f = check_alloc(s, (size_t)n, sizeof(struct check_flow *));
 	int early = n < BUSY_COMMS ? 1 : 2;
 
 	for (int i = 0; i < n; i++)
@@ -257,13 +246,11 @@ static void rule_tags_ahead(struct check_side *s)
 static void rule_registrations(struct check_side *s)
 {
 	enum { BYTES = 4096 };
-	uint8_t *buf = malloc(REGISTRATIONS * (size_t)BYTES);
+	uint8_t *buf = check_alloc(s, REGISTRATIONS, BYTES);
 	void *mr[REGISTRATIONS], *comm = check_link(s, s->role), *own;
 	struct check_flow *f;
 	struct check_plan p;
 
-	if (!buf)
-		check_fail(s, "no memory (a limit of this machine)");
 	if (s->props.device_type == GANTRY_NET_DEVICE_UNPACK)
 		check_skip(s, "device type UNPACK: registrations of users are refused");
 	check_plan_uniform(s, &p, 30, 9000, 9000);
@@ -301,10 +288,7 @@ static void rule_bootstrap(struct check_side *s)
 	for (int i = 0; i < 2; i++)
 		f[i] = check_flow_open(s, &p, check_link(s, s->role != i), s->role != i);
 	check_phase(s, "a ring of two, without sizes and profiler handles");
-	check_flows_run(f, 2);
-	check_meet(s);
-	for (int i = 0; i < 2; i++)
-		check_flow_close(f[i]);
+	check_flows_finish(f, 2);
 	check_note(s, "%d steps of a ring, sizes and profiler handles NULL", RING_STEPS);
 }
 
@@ -397,9 +381,7 @@ static void rule_vdevice(struct check_side *s)
 	check_service(s, check_link_job, &l);
 	check_plan_uniform(s, &p, 12, 200000, 200000);
 	f = check_flow_open(s, &p, l.comm, s->role);
-	check_flow_run(f);
-	check_meet(s);
-	check_flow_close(f);
+	check_flows_finish(&f, 1);
 	if (v.made != GANTRY_OK)
 		check_note(s, "makeVDevice gives %s; NCCL then uses the devices one by one, and they carry messages",
 			   gantry_result_name(v.made));

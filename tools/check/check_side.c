@@ -22,57 +22,20 @@
 
 enum { LATE_MS = 500, SLOW_CALLS_MAX = 3, WAIT_MS = 10, WAIT_CALLS = 6, WAITS_MAX = 20, CALLS_PER_WAIT = 400 };
 
-static void say(struct check_side *s, enum check_verdict v, int timed, const char *fmt, va_list ap)
+void check_end(struct check_side *s, enum check_verdict v, int timed, const char *fmt, ...)
 {
 	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 	int none = 0;
+	va_list ap;
 
 	pthread_mutex_lock(&once); /* never unlocked: the process ends here, with the first thread's words */
+	va_start(ap, fmt);
 	vsnprintf(s->me->detail, CHECK_DETAIL, fmt, ap);
+	va_end(ap);
 	store_release(&s->me->verdict, v);
 	if (v == CHECK_FAIL && cas_acq_rel(&s->shared->first_fail, &none, 1 + s->role))
 		store_release(&s->shared->timed, timed || !check_left_ns(s));
 	_exit(CHECK_EXIT_SAID);
-}
-
-void check_late(struct check_side *s, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(s, CHECK_FAIL, 1, fmt, ap);
-	va_end(ap);
-	abort(); /* not reached */
-}
-
-void check_fail(struct check_side *s, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(s, CHECK_FAIL, 0, fmt, ap);
-	va_end(ap);
-	abort(); /* not reached */
-}
-
-void check_skip(struct check_side *s, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(s, CHECK_SKIP, 0, fmt, ap);
-	va_end(ap);
-	abort(); /* not reached */
-}
-
-void check_refused(struct check_side *s, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(s, CHECK_REFUSED, 0, fmt, ap);
-	va_end(ap);
-	abort(); /* not reached */
 }
 
 void check_note(struct check_side *s, const char *fmt, ...)
@@ -99,6 +62,15 @@ void check_sleep_ms(unsigned ms)
 
 	while (nanosleep(&t, &t) != 0 && errno == EINTR)
 		;
+}
+
+void *check_alloc(struct check_side *s, size_t n, size_t size)
+{
+	void *m = calloc(n, size);
+
+	if (!m)
+		check_fail(s, "no memory (a limit of this machine)");
+	return m;
 }
 
 uint64_t check_left_ns(const struct check_side *s)

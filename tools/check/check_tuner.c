@@ -272,9 +272,7 @@ static void rule_contexts(struct check_side *s)
 
 	while (question(n, &a))
 		n++;
-	alone = calloc((size_t)n * CONTEXTS, sizeof(*alone));
-	if (!alone)
-		check_fail(s, "no memory (a limit of this machine)");
+	alone = check_alloc(s, (size_t)n * CONTEXTS, sizeof(*alone));
 	for (int c = 0; c < CONTEXTS; c++) {
 		ctx[c] = tuner_init(s, c);
 		for (int i = 0; question(i, &a); i++)

@@ -213,7 +213,7 @@ static void start_event(const struct profiler *p, enum check_thread thread, void
 			   e->kind);
 }
 
-static void stop_event(const struct profiler *p, enum check_thread thread, void *handle)
+static void call_stop(const struct profiler *p, enum check_thread thread, void *handle)
 {
 	const ncclProfiler_v1_t *t = p->s->table; /* the same place in every version */
 	uint64_t since = check_enter(p->s, thread, "stopEvent");
@@ -222,7 +222,7 @@ static void stop_event(const struct profiler *p, enum check_thread thread, void 
 	check_leave(p->s, thread, since);
 }
 
-static void record_state(const struct profiler *p, enum check_thread thread, void *handle, int state)
+static void call_record(const struct profiler *p, enum check_thread thread, void *handle, int state)
 {
 	const ncclProfiler_v1_t *v1 = p->s->table;
 	const ncclProfiler_v5_t *v5 = p->s->table;
@@ -236,6 +236,19 @@ static void record_state(const struct profiler *p, enum check_thread thread, voi
 	else
 		v5->recordEventState(handle, (ncclProfilerEventState_v5_t)state, no_args ? NULL : &args);
 	check_leave(p->s, thread, since);
+}
+
+/* NCCL itself stops and records only what was started. */
+static void stop_event(const struct profiler *p, enum check_thread thread, void *handle)
+{
+	if (handle)
+		call_stop(p, thread, handle);
+}
+
+static void record_state(const struct profiler *p, enum check_thread thread, void *handle, int state)
+{
+	if (handle)
+		call_record(p, thread, handle, state);
 }
 
 static ncclResult_t call_init(struct check_side *s, int rank, void **ctx, int *mask)
@@ -326,22 +339,18 @@ static void api_events(const struct profiler *p, enum check_thread thread, struc
 	struct event e = {.kind = ncclProfileGroupApi};
 
 	start_event(p, thread, &h->group_api, &e);
-	if (h->group_api)
-		record_state(p, thread, h->group_api, GROUP_START_API_STOP);
+	record_state(p, thread, h->group_api, GROUP_START_API_STOP);
 	e = (struct event){.kind = api, .parent = h->group_api, .number = number};
 	if (wants(p, BELOW_CALL | api | (coll ? ncclProfileColl : ncclProfileP2p))) {
 		h->call_api = coll ? stale() : NULL;
 		start_event(p, thread, &h->call_api, &e);
 	}
-	if (h->call_api)
-		stop_event(p, thread, h->call_api);
-	if (h->group_api)
-		record_state(p, thread, h->group_api, GROUP_END_API_START);
+	stop_event(p, thread, h->call_api);
+	record_state(p, thread, h->group_api, GROUP_END_API_START);
 	e.kind = ncclProfileKernelLaunch;
 	if (wants(p, ncclProfileKernelLaunch))
 		start_event(p, thread, &h->launch, &e);
-	if (h->launch)
-		stop_event(p, thread, h->launch);
+	stop_event(p, thread, h->launch);
 }
 
 /* The user's thread: a collective, or a send if its number is odd. Its events end before the proxy begins. */
@@ -359,12 +368,9 @@ static void call_events(const struct profiler *p, enum check_thread thread, stru
 	e.group = h->group;
 	if (wants(p, BELOW_CALL | e.kind))
 		start_event(p, thread, &h->call, &e);
-	if (h->call)
-		stop_event(p, thread, h->call);
-	if (h->group)
-		stop_event(p, thread, h->group);
-	if (h->group_api)
-		stop_event(p, thread, h->group_api);
+	stop_event(p, thread, h->call);
+	stop_event(p, thread, h->group);
+	stop_event(p, thread, h->group_api);
 }
 
 static void step_events(const struct profiler *p, enum check_thread thread, struct handles *h, int step, int send)
@@ -374,25 +380,22 @@ static void step_events(const struct profiler *p, enum check_thread thread, stru
 
 	h->step = h->net = NULL;
 	start_event(p, thread, &h->step, &e);
-	if (h->step && send)
+	if (send)
 		record_state(p, thread, h->step, ncclProfilerProxyStepSendGPUWait);
-	if (h->step && send && p->s->version >= 4)
+	if (send && p->s->version >= 4)
 		record_state(p, thread, h->step, ncclProfilerProxyStepSendPeerWait_v4);
 	e = (struct event){.kind = ncclProfileNetPlugin, .parent = h->step};
 	if (wants(p, ncclProfileNetPlugin))
 		start_event(p, thread, &h->net, &e);
-	if (h->step)
-		record_state(p, thread, h->step, wait);
-	if (h->net && p->s->version >= 4)
+	record_state(p, thread, h->step, wait);
+	if (p->s->version >= 4)
 		record_state(p, thread, h->net, ncclProfilerNetPluginUpdate);
-	if (h->net)
-		stop_event(p, thread, h->net);
-	if (h->step && !send) {
+	stop_event(p, thread, h->net);
+	if (!send) {
 		record_state(p, thread, h->step, ncclProfilerProxyStepRecvFlushWait);
 		record_state(p, thread, h->step, ncclProfilerProxyStepRecvGPUWait);
 	}
-	if (h->step)
-		stop_event(p, thread, h->step);
+	stop_event(p, thread, h->step);
 }
 
 /* The proxy's thread: an operation of the call with its steps, and what the thread does itself. */
@@ -404,11 +407,9 @@ static void proxy_events(const struct profiler *p, enum check_thread thread, str
 	if (wants(p, ncclProfileProxyCtrl)) {
 		h->control = stale();
 		start_event(p, thread, &h->control, &e);
-		if (h->control) {
-			record_state(p, thread, h->control, CTRL_SLEEP);
-			record_state(p, thread, h->control, CTRL_WAKEUP);
-			stop_event(p, thread, h->control);
-		}
+		record_state(p, thread, h->control, CTRL_SLEEP);
+		record_state(p, thread, h->control, CTRL_WAKEUP);
+		stop_event(p, thread, h->control);
 	}
 	h->kernel = h->op = NULL;
 	e = (struct event){.kind = ncclProfileKernelCh, .parent = call};
@@ -421,16 +422,14 @@ static void proxy_events(const struct profiler *p, enum check_thread thread, str
 		start_event(p, thread, &h->op, &e);
 	for (int i = 0; h->op && p->s->version < 4 && i < OP_STATES; i++)
 		record_state(p, thread, h->op, (send ? OP_SEND_POSTED : OP_RECV_POSTED) + i);
-	if (h->op && p->s->version >= 4)
+	if (p->s->version >= 4)
 		record_state(p, thread, h->op, ncclProfilerProxyOpInProgress_v4);
 	for (int i = 0; i < STEPS && wants(p, BELOW_STEP); i++)
 		step_events(p, thread, h, i, send);
-	if (h->op)
-		stop_event(p, thread, h->op);
-	if (h->kernel && p->s->version >= 4)
+	stop_event(p, thread, h->op);
+	if (p->s->version >= 4)
 		record_state(p, thread, h->kernel, ncclProfilerKernelChStop);
-	if (h->kernel)
-		stop_event(p, thread, h->kernel);
+	stop_event(p, thread, h->kernel);
 }
 
 static void rule_init(struct check_side *s)
@@ -516,9 +515,9 @@ static void rule_null(struct check_side *s)
 
 	profiler_init(&p, s, 0);
 	check_phase(s, "events that were never started");
-	stop_event(&p, CHECK_PROGRESS, NULL);
+	call_stop(&p, CHECK_PROGRESS, NULL);
 	if (s->version >= 4)
-		record_state(&p, CHECK_PROGRESS, NULL, ncclProfilerNetPluginUpdate);
+		call_record(&p, CHECK_PROGRESS, NULL, ncclProfilerNetPluginUpdate);
 	profiler_end(&p);
 	check_note(s, "stopEvent%s of NULL, as the network's callback does",
 		   s->version < 4 ? "" : " and recordEventState");

@@ -7,10 +7,12 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/array.h"
 
@@ -336,4 +338,28 @@ int json_read_lines(const char *path, const char *(*fn)(void *ctx, const struct 
 	free(line);
 	json_free(&doc);
 	return good ? 0 : -1;
+}
+
+int json_read_path(const char *program, const char *path, int (*pick)(const struct dirent *e), const char *files,
+		   int (*read)(void *ctx, const char *path), void *ctx)
+{
+	struct dirent **names = NULL;
+	char file[PATH_MAX];
+	struct stat st;
+	int n, good = 1;
+
+	if (stat(path, &st) || !S_ISDIR(st.st_mode))
+		return read(ctx, path);
+	n = scandir(path, &names, pick, alphasort);
+	if (n < 0)
+		fprintf(stderr, "%s: %s: %s\n", program, path, strerror(errno));
+	else if (!n)
+		fprintf(stderr, "%s: %s has no files %s\n", program, path, files);
+	for (int i = 0; i < n; i++) {
+		snprintf(file, sizeof(file), "%s/%s", path, names[i]->d_name);
+		good &= read(ctx, file);
+		free(names[i]);
+	}
+	free(names);
+	return good && n > 0;
 }

@@ -267,102 +267,92 @@ void doctor_load_params(struct doctor *d)
 
 /* ---- values that name something ---- */
 
-/* Each: 0, or -1 with the reason. */
+/* Each: whether it can be used; the reason is gantry_last_error's. */
 
-static int failed(char *why, size_t len)
-{
-	snprintf(why, len, "%s", gantry_last_error());
-	return -1;
-}
-
-static int try_transport_libs(const char *value, char *why, size_t len)
+static gantry_result try_transport_libs(const char *value)
 {
 	(void)value;
-	return gantry_transport_load_libs() == GANTRY_OK ? 0 : failed(why, len);
+	return gantry_transport_load_libs();
 }
 
-static int try_transport(const char *value, char *why, size_t len)
+static gantry_result try_transport(const char *value)
 {
 	gantry_transport_load_libs(); /* their transports count; a library that is missing is found by its own name */
-	return gantry_transport_check(value) == GANTRY_OK ? 0 : failed(why, len);
+	return gantry_transport_check(value);
 }
 
-static int try_net_plugin(const char *value, char *why, size_t len)
+static gantry_result try_net_plugin(const char *value)
 {
 	struct gantry_loader *loader = NULL;
+	gantry_result r = gantry_loader_open(value, &loader);
 
-	if (gantry_loader_open(value, &loader) != GANTRY_OK)
-		return failed(why, len);
 	gantry_loader_close(loader);
-	return 0;
+	return r;
 }
 
-static int try_secret(const char *value, char *why, size_t len)
+static gantry_result try_secret(const char *value)
 {
 	const char *secret;
 
 	(void)value;
-	return gantry_secret(&secret) == GANTRY_OK ? 0 : failed(why, len);
+	return gantry_secret(&secret);
 }
 
 /* As every connection does: it takes a secret and libssl. */
-static int try_encrypt(const char *value, char *why, size_t len)
+static gantry_result try_encrypt(const char *value)
 {
 	struct inet_key key;
 
 	(void)value;
-	return inet_secret_key(&key) == GANTRY_OK ? 0 : failed(why, len);
+	return inet_secret_key(&key);
 }
 
-static int try_folder(const char *path, char *why, size_t len)
+static gantry_result try_folder(const char *path)
 {
 	struct stat st;
 
 	if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
 		errno = ENOTDIR;
 	else if (access(path, W_OK | X_OK) == 0)
-		return 0;
-	snprintf(why, len, "nothing can be written to the folder %s: %s", path, strerror(errno));
-	return -1;
+		return GANTRY_OK;
+	gantry_set_last_error(TEXT("nothing can be written to the folder %s: %s", path, strerror(errno)));
+	return GANTRY_ERR_SYSTEM;
 }
 
 /* The folder of a file's name, whatever stands for what in the name. */
-static int try_file_folder(const char *path, char *why, size_t len)
+static gantry_result try_file_folder(const char *path)
 {
 	char folder[4096];
 	char *slash;
 
 	snprintf(folder, sizeof(folder), "%s", path);
 	slash = strrchr(folder, '/');
-	if (!slash)
-		return try_folder(".", why, len);
-	slash[slash == folder] = 0;
-	return try_folder(folder, why, len);
+	if (slash)
+		slash[slash == folder] = 0;
+	return try_folder(slash ? folder : ".");
 }
 
-static int try_congestion(const char *value, char *why, size_t len)
+static gantry_result try_congestion(const char *value)
 {
 	int fd, e = 0;
 
 	if (strcmp(value, "auto") == 0 || strcmp(value, "keep") == 0)
-		return 0;
+		return GANTRY_OK;
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return 0;
+		return GANTRY_OK;
 	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, (socklen_t)strlen(value)))
 		e = errno;
 	close(fd);
-	if (e)
-		snprintf(why, len, "%s",
-			 e == ENOENT  ? "the kernel has no such congestion control"
-			 : e == EPERM ? "not in net.ipv4.tcp_allowed_congestion_control"
-				      : strerror(e));
-	return e ? -1 : 0;
+	gantry_set_last_error(e == ENOENT  ? "the kernel has no such congestion control"
+			      : e == EPERM ? "not in net.ipv4.tcp_allowed_congestion_control"
+					   : strerror(e));
+	return e ? GANTRY_ERR_SYSTEM : GANTRY_OK;
 }
 
 static const struct {
 	const char *env;
-	int (*try)(const char *value, char *why, size_t len);
+	gantry_result (*try)(const char *value);
 	enum doctor_level level; /* if it cannot be used */
 } trials[] = {
 	{"GANTRY_TRANSPORT_LIBS", try_transport_libs, DOCTOR_FAIL},
@@ -380,12 +370,11 @@ static const struct {
 static void say_set(struct doctor *d, const struct gantry_param_info *p, const char *detail)
 {
 	enum doctor_level level = DOCTOR_OK;
-	char why[512];
 
 	for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
-		if (strcmp(trials[i].env, p->env) == 0 && trials[i].try(getenv(p->env), why, sizeof(why)))
+		if (strcmp(trials[i].env, p->env) == 0 && trials[i].try(getenv(p->env)) != GANTRY_OK)
 			level = trials[i].level;
-	doctor_say(d, "parameters", p->env, level, p->value, level == DOCTOR_OK ? detail : why,
+	doctor_say(d, "parameters", p->env, level, p->value, level == DOCTOR_OK ? detail : gantry_last_error(),
 		   level == DOCTOR_OK ? "" : "correct or unset it");
 }
 

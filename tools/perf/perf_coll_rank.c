@@ -253,13 +253,10 @@ static void show_used(const struct used *used, struct pcoll_row *row)
 
 static void say_wrong(struct pcoll_rank *rk, const struct run *u, const char *where, struct pcoll_sample *s)
 {
-	char size[GANTRY_TEXT_MAX];
-
 	if (!s->first_wrong[0])
 		snprintf(s->first_wrong, sizeof(s->first_wrong), "%s, of %s of %s (%s, %s, root %d, %s), rank %d",
-			 where, pcoll_traits[u->c->what].name, gantry_size_text(u->c->bytes, size, sizeof(size)),
-			 perf_comm_type_name(u->c->type), pcoll_redop(u->c->op), u->c->root,
-			 u->in_place ? "in place" : "out of place", rk->base.rank);
+			 where, pcoll_traits[u->c->what].name, SIZE_TEXT(u->c->bytes), perf_comm_type_name(u->c->type),
+			 pcoll_redop(u->c->op), u->c->root, u->in_place ? "in place" : "out of place", rk->base.rank);
 }
 
 static void compare_part(struct pcoll_rank *rk, const struct run *u, int buffer, int k, struct pcoll_sample *s)
@@ -680,7 +677,6 @@ double pcoll_memory(const struct pcoll_opts *o)
 static gantry_result make_buffer(struct pcoll_rank *rk, int buffer)
 {
 	const struct pcoll_opts *o = rk->opts;
-	char text[GANTRY_TEXT_MAX];
 	void *p = NULL;
 
 	if (o->buffers == PCOLL_PLAIN) /* as a program without Gantry's allocator has it */
@@ -690,8 +686,7 @@ static gantry_result make_buffer(struct pcoll_rank *rk, int buffer)
 	rk->memory[buffer] = p;
 	rk->image[buffer] = rk->base.dev->kind == GANTRY_DEVICE_HOST ? p : malloc(rk->memory_size);
 	if (!p || !rk->image[buffer])
-		FAIL_NOW(GANTRY_ERR_NOMEM, "%s for buffers: %s", gantry_size_text(rk->memory_size, text, sizeof(text)),
-			 strerror(errno));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%s for buffers: %s", SIZE_TEXT(rk->memory_size), strerror(errno));
 	if (o->reg)
 		TRY_NOW(gantry_comm_register(rk->base.comm, p, rk->memory_size, &rk->handle[buffer]));
 	return GANTRY_OK;

@@ -208,7 +208,6 @@ gantry_result perf_sync(struct perf_rank *rk)
 static gantry_result make_buffers(struct perf_rank *rk)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), largest = (size_t)largest_size(rk->opts);
-	char size[GANTRY_TEXT_MAX];
 
 	/* Without channels one buffer is sent from and another received into. */
 	rk->nslots = rk->opts->work.depth < 2 && !rk->opts->work.channels ? 2 : rk->opts->work.depth;
@@ -216,12 +215,11 @@ static gantry_result make_buffers(struct perf_rank *rk)
 	rk->stride = (largest + PERF_BUF_PAD + page - 1) / page * page;
 	rk->memory_size = rk->stride * (size_t)rk->nbufs;
 	if (largest > SIZE_MAX / 2 / (size_t)rk->nbufs)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs,
-			 gantry_size_text(largest, size, sizeof(size)));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs, SIZE_TEXT(largest));
 	rk->memory = perf_map(rk->memory_size, rk->opts->work.huge); /* the movers of --raw use it, too */
 	if (!rk->memory)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s: %s; choose a smaller -e", rk->nbufs,
-			 gantry_size_text(largest, size, sizeof(size)), strerror(errno));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s: %s; choose a smaller -e", rk->nbufs, SIZE_TEXT(largest),
+			 strerror(errno));
 	return GANTRY_OK;
 }
 

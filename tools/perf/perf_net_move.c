@@ -94,14 +94,13 @@ static gantry_result poll_request(struct perf_peer *p, const struct channel *ch,
 static void check_message(struct perf_rank *rk, const unsigned char *at, size_t size, uint64_t seq, int all)
 {
 	uint64_t wrong = all ? perf_check(at, size, seq) : perf_stamp_check(at, size, seq);
-	char text[GANTRY_TEXT_MAX];
 
 	if (wrong && !rk->me->wrong)
 		snprintf(rk->me->first_wrong, sizeof(rk->me->first_wrong),
 			 "at offset %llu of a message of %s that rank %d received",
 			 (unsigned long long)(all ? perf_first_wrong(at, size, seq)
 						  : perf_stamp_first_wrong(at, size, seq)),
-			 gantry_size_text(size, text, sizeof(text)), rk->rank);
+			 SIZE_TEXT(size), rk->rank);
 	rk->me->wrong += wrong;
 }
 
@@ -121,38 +120,6 @@ static struct message nth(const struct perf_rank *rk, int channel, uint64_t i, s
 
 	return (struct message){ch, slot_at(rk, channel, slot, sending), size,
 				sending ? ch->send_mr[slot] : ch->recv_mr[slot]};
-}
-
-static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
-{
-	struct perf_peer *p = rk->peer;
-	uint64_t posted = 0, finished = 0, depth = (uint64_t)rk->opts->work.depth;
-	void *request[PERF_DEPTH_MAX] = {0};
-	int sending = rk->rank == 0, check = rk->opts->work.check, done;
-
-	while (finished < iters) {
-		while (posted < iters && posted - finished < depth) {
-			struct message m = nth(rk, 0, posted, size, sending);
-			void *q = NULL;
-
-			if (sending && check)
-				perf_stamp(m.at, size, perf_seq(rk, posted));
-			TRY_NOW(post(p, sending, &m, &q));
-			if (!q)
-				break;
-			request[posted++ % depth] = q;
-		}
-		if (finished == posted)
-			continue;
-		TRY_NOW(poll_request(p, &p->channels[0], request[finished % depth], sending, size, &done));
-		if (!done)
-			continue;
-		if (!sending && check)
-			check_message(rk, perf_buf(rk, finished % depth), size, perf_seq(rk, finished), 0);
-		finished++;
-		perf_progress(rk->state);
-	}
-	return GANTRY_OK;
 }
 
 /* Posts now, however often that takes. The other side must be at the same message. */
@@ -242,9 +209,7 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 	return wait_both(p, &x);
 }
 
-const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
-
-/* ---- all channels, both directions ---- */
+/* ---- streams: of one channel in one direction, or of all channels in both ---- */
 
 /* One direction of a channel. */
 struct way {
@@ -263,22 +228,23 @@ static uint64_t way_seq(const struct perf_rank *rk, const struct way *w, uint64_
 	return perf_seq(rk, i + ((2 * (uint64_t)w->channel + sender) << WAY_SHIFT));
 }
 
-/* As NCCL's proxy does: one message is posted if there is a slot, the oldest is tested once. upto: messages. */
-static gantry_result step_way(struct perf_rank *rk, struct way *w, size_t size, uint64_t upto)
+/* As NCCL's proxy does: at most `most` messages are posted while there are slots, the oldest is tested once. upto: messages. */
+static gantry_result step_way(struct perf_rank *rk, struct way *w, size_t size, uint64_t upto, uint64_t most)
 {
 	struct perf_peer *p = rk->peer;
 	uint64_t depth = (uint64_t)rk->opts->work.depth;
 	int done, check = rk->opts->work.check;
 
-	if (w->posted < upto && w->posted - w->finished < depth) {
+	for (; most && w->posted < upto && w->posted - w->finished < depth; most--) {
 		struct message m = nth(rk, w->channel, w->posted, size, w->sending);
 		void *q = NULL;
 
 		if (w->sending && check)
 			perf_stamp(m.at, size, way_seq(rk, w, w->posted));
 		TRY_NOW(post(p, w->sending, &m, &q));
-		if (q)
-			w->request[w->posted++ % depth] = q;
+		if (!q)
+			break;
+		w->request[w->posted++ % depth] = q;
 	}
 	if (w->finished == w->posted)
 		return GANTRY_OK;
@@ -293,6 +259,17 @@ static gantry_result step_way(struct perf_rank *rk, struct way *w, size_t size, 
 	return GANTRY_OK;
 }
 
+static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	struct way w = {.sending = rk->rank == 0};
+
+	while (w.finished < iters)
+		TRY_NOW(step_way(rk, &w, size, iters, (uint64_t)rk->opts->work.depth));
+	return GANTRY_OK;
+}
+
+const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
+
 /* Every direction of every channel has moved this many messages. */
 static gantry_result move_all(struct perf_rank *rk, struct way *ways, size_t size, uint64_t upto)
 {
@@ -301,7 +278,7 @@ static gantry_result move_all(struct perf_rank *rk, struct way *ways, size_t siz
 	while (open) {
 		open = 0;
 		for (int i = 0; i < n; i++) {
-			TRY_NOW(step_way(rk, &ways[i], size, upto));
+			TRY_NOW(step_way(rk, &ways[i], size, upto, 1));
 			open |= ways[i].finished < upto;
 		}
 	}
@@ -350,7 +327,6 @@ static gantry_result verify_window(struct perf_rank *rk, int channel, size_t siz
 	struct perf_peer *p = rk->peer;
 	void *request[PERF_DEPTH_MAX] = {0};
 	int sending = rk->rank == 0, done;
-	char text[GANTRY_TEXT_MAX];
 
 	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++) {
 		struct message m = nth(rk, channel, i, size, sending);
@@ -375,7 +351,7 @@ static gantry_result verify_window(struct perf_rank *rk, int channel, size_t siz
 			check_message(rk, m.at + shift_rx, sent, perf_seq(rk, i), 1);
 			if (memcmp(m.at + shift_rx + size, guard_bytes, GUARD) != 0)
 				FAIL_NOW(GANTRY_ERR_CORRUPT, "a receive of %s wrote beyond its buffer",
-					 gantry_size_text(size, text, sizeof(text)));
+					 SIZE_TEXT(size));
 		}
 		perf_progress(rk->state);
 	}

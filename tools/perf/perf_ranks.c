@@ -171,10 +171,8 @@ static const char *where(const struct perf_state *s, char *buf, size_t len)
 {
 	const char *phase = load_relaxed(&s->phase);
 	uint64_t bytes = load_relaxed(&s->phase_bytes);
-	char size[GANTRY_TEXT_MAX];
 
-	snprintf(buf, len, "%s%s%s", phase ? phase : "starting", bytes ? ", " : "",
-		 bytes ? gantry_size_text(bytes, size, sizeof(size)) : "");
+	snprintf(buf, len, "%s%s%s", phase ? phase : "starting", bytes ? ", " : "", bytes ? SIZE_TEXT(bytes) : "");
 	return buf;
 }
 

@@ -110,7 +110,6 @@ static double buffer_bytes(const struct prx_opts *o)
 /* 0, or the exit status plus 1 after a line on stderr. */
 static int parse(int argc, char **argv, struct prx_opts *o)
 {
-	char stride[GANTRY_TEXT_MAX], piece[GANTRY_TEXT_MAX];
 	int status = options_parse(&set, argc, argv, o);
 
 	if (status)
@@ -123,9 +122,8 @@ static int parse(int argc, char **argv, struct prx_opts *o)
 	if (!o->work.stride)
 		o->work.stride = 2 * o->work.piece_bytes;
 	if (o->work.stride < o->work.piece_bytes)
-		return 1 + options_wrong(&set, "--stride %s is less than --piece-bytes %s",
-					 gantry_size_text(o->work.stride, stride, sizeof(stride)),
-					 gantry_size_text(o->work.piece_bytes, piece, sizeof(piece)));
+		return 1 + options_wrong(&set, "--stride %s is less than --piece-bytes %s", SIZE_TEXT(o->work.stride),
+					 SIZE_TEXT(o->work.piece_bytes));
 	return 0;
 }
 
@@ -275,7 +273,6 @@ out:
 
 static gantry_result alloc(struct prx_rank *rk, uint64_t size, unsigned char **ret)
 {
-	char text[GANTRY_TEXT_MAX];
 	void *p = NULL;
 
 	if (rk->device_memory)
@@ -283,7 +280,7 @@ static gantry_result alloc(struct prx_rank *rk, uint64_t size, unsigned char **r
 	else
 		p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
 	if (!p)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %s", gantry_size_text(size, text, sizeof(text)));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %s", SIZE_TEXT(size));
 	*ret = p;
 	return gantry_rx_register(rk->rx, p, size);
 }
@@ -293,7 +290,6 @@ static gantry_result open_all(struct prx_rank *rk)
 	const struct prx_opts *o = rk->opts;
 	struct gantry_rx_config config = {.struct_size = sizeof(config),
 					  .path = (enum gantry_rx_path)(o->work.path + 1)};
-	char text[GANTRY_TEXT_MAX];
 	void *dev;
 
 	TRY_NOW(gantry_params_load(0));
@@ -312,7 +308,7 @@ static gantry_result open_all(struct prx_rank *rk)
 		TRY_NOW(alloc(rk, rk->span, &rk->strided));
 	rk->image = malloc(rk->span + rk->bytes);
 	if (!rk->image)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(rk->bytes, text, sizeof(text)));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to check %s", SIZE_TEXT(rk->bytes));
 	if (o->work.device == GANTRY_DEVICE_CUDA)
 		TRY_NOW(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
 	return raw_open(rk);
@@ -364,11 +360,10 @@ static gantry_result prepare(struct prx_rank *rk, int pieces, uint64_t seq)
 static void count_wrong(struct prx_rank *rk, uint64_t wrong, uint64_t offset, const char *where)
 {
 	struct prx_shared *s = rk->shared;
-	char size[GANTRY_TEXT_MAX];
 
 	if (wrong && !s->wrong)
 		snprintf(s->first_wrong, sizeof(s->first_wrong), "%s %llu of a transfer of %s", where,
-			 (unsigned long long)offset, gantry_size_text(rk->bytes, size, sizeof(size)));
+			 (unsigned long long)offset, SIZE_TEXT(rk->bytes));
 	s->wrong += wrong;
 }
 

@@ -2,8 +2,7 @@
 /*
  * `gantry perf sendrecv`: what its files share.
  *
- *   perf_sendrecv.c       options, the environment that they become, table and JSON
- *   perf_sendrecv_rank.c  one rank: its buffers, size after size
+ *   perf_sendrecv.c       options, the environment that they become, one rank: its buffers, size after size; table and JSON
  *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry; one size: iterations, repeats, a
  *                         row; bandwidths, names of what the counters say; memcpy and a bare flag, to compare with
  *   perf_comm.h           ranks of a communicator: who they are, how they join and wait for each other
@@ -131,10 +130,6 @@ struct sr_rank {
 /* 0: go on; otherwise the exit status plus 1, after a line on stderr. Does not look at the environment. */
 int sr_parse(int argc, char **argv, struct sr_opts *o);
 
-/* perf_sendrecv_rank.c */
-
-/* Bytes of all buffers of a rank, of any rank the most. */
-double sr_memory(const struct sr_opts *o);
 /* What the ranks of this operation do. */
 extern const struct perf_comm_op sr_op;
 

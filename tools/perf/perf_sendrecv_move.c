@@ -257,16 +257,15 @@ static gantry_result locate(struct sr_rank *rk, const struct sr_msg *m, uint64_t
 {
 	gantry_result r = GANTRY_OK;
 	unsigned char *copy = malloc(SR_GUARD + bytes + SR_GUARD), *at;
-	char size[GANTRY_TEXT_MAX], what[128];
+	char what[128];
 	uint64_t first;
 
 	if (!copy)
 		FAIL(GANTRY_ERR_NOMEM, "no memory to look for the first wrong byte");
 	at = copy + SR_GUARD;
 	TRY(gantry_mem_copy(rk->base.dev, copy, place_of(rk, m) - SR_GUARD, SR_GUARD + bytes + SR_GUARD));
-	snprintf(what, sizeof(what), "a message of %s from rank %d to rank %d",
-		 gantry_size_text(bytes, size, sizeof(size)), m->send ? rk->base.rank : m->peer,
-		 m->send ? m->peer : rk->base.rank);
+	snprintf(what, sizeof(what), "a message of %s from rank %d to rank %d", SIZE_TEXT(bytes),
+		 m->send ? rk->base.rank : m->peer, m->send ? m->peer : rk->base.rank);
 	first = perf_first_wrong(at, bytes, seq_of(rk, m));
 	if (first < bytes)
 		snprintf(text, len, "at offset %llu of %s%s", (unsigned long long)first, what,

@@ -137,7 +137,6 @@ static uint64_t area_bytes(const struct unpack_bench *b)
 gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts *o, const enum unpack_shape *shapes,
 				int nshapes)
 {
-	char pool[GANTRY_TEXT_MAX], message[GANTRY_TEXT_MAX];
 	void *p = NULL, *q = NULL;
 	const char *why;
 
@@ -147,9 +146,8 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 		struct unpack_list l;
 
 		if (!unpack_list_make(&l, shapes[i], o->bytes, o->seed, &why))
-			FAIL_NOW(GANTRY_ERR_LIMIT, "%s of shape %s: %s",
-				 gantry_size_text(o->bytes, message, sizeof(message)), unpack_shape_names[shapes[i]],
-				 why);
+			FAIL_NOW(GANTRY_ERR_LIMIT, "%s of shape %s: %s", SIZE_TEXT(o->bytes),
+				 unpack_shape_names[shapes[i]], why);
 		b->pool_bytes = l.pool_bytes > b->pool_bytes ? l.pool_bytes : b->pool_bytes;
 		b->dst_bytes = l.span > b->dst_bytes ? l.span : b->dst_bytes;
 		b->max_descs = l.n > b->max_descs ? l.n : b->max_descs;
@@ -160,8 +158,7 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 	b->msg = malloc(area_bytes(b));
 	if (!b->page || !b->msg)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a pool of %s and a message of %s; choose a smaller -e",
-			 gantry_size_text(b->pool_bytes, pool, sizeof(pool)),
-			 gantry_size_text(b->dst_bytes, message, sizeof(message)));
+			 SIZE_TEXT(b->pool_bytes), SIZE_TEXT(b->dst_bytes));
 	TRY_NOW(gantry_stream_create(b->dev, &b->stream));
 	TRY_NOW(b->dev->ops->event_create(b->dev, &b->from));
 	TRY_NOW(b->dev->ops->event_create(b->dev, &b->to));
@@ -252,10 +249,9 @@ static gantry_result not_poison(struct unpack_bench *b, const char *area, uint64
 	gantry_result r = GANTRY_OK;
 	uint64_t seed = gantry_pattern_seed(area_bytes(b), SEQ_POISON);
 	char *got = malloc(n ? n : 1);
-	char size[GANTRY_TEXT_MAX];
 
 	if (!got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(n, size, sizeof(size)));
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", SIZE_TEXT(n));
 	TRY(b->dev->ops->copy(b->dev, got, area + from, n));
 	for (uint64_t i = 0; i < n; i++)
 		*wrong += got[i] != (char)(gantry_pattern_word(seed, (from + i) / 8) >> (from + i) % 8 * 8);
@@ -275,12 +271,9 @@ static gantry_result check_guards(struct unpack_bench *b, const char *area, uint
 
 static void note_first(struct unpack_bench *b, const char *where, uint64_t offset)
 {
-	char size[GANTRY_TEXT_MAX];
-
 	if (!b->first_wrong[0])
 		snprintf(b->first_wrong, sizeof(b->first_wrong), "%s %llu of a message of %s, shape %s", where,
-			 (unsigned long long)offset, gantry_size_text(b->l.bytes, size, sizeof(size)),
-			 unpack_shape_names[b->shape]);
+			 (unsigned long long)offset, SIZE_TEXT(b->l.bytes), unpack_shape_names[b->shape]);
 }
 
 /* All of the area, byte for byte on the host: the message's fragments, and poison in gaps and guards. */
@@ -398,10 +391,9 @@ static gantry_result check_reduce(struct unpack_bench *b, uint32_t blocks, uint6
 	gantry_result r = GANTRY_OK;
 	uint64_t n = b->l.bytes / sizeof(float);
 	float *got = malloc(n * sizeof(float) + 1);
-	char size[GANTRY_TEXT_MAX];
 
 	if (!got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(b->l.bytes, size, sizeof(size)));
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", SIZE_TEXT(b->l.bytes));
 	TRY(unpack_poison(b, b->dst));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, b->msg, n * sizeof(float)));

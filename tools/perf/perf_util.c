@@ -201,17 +201,13 @@ static uint64_t memory_available(void)
 
 int perf_memory_fits(int ranks, double each, char *why, size_t len)
 {
-	char count[GANTRY_TEXT_MAX], need[GANTRY_TEXT_MAX], there[GANTRY_TEXT_MAX];
 	uint64_t available = memory_available();
 	double all = each * ranks;
 
 	if (!available || all <= (double)available)
 		return 1;
-	gantry_count_text((uint64_t)ranks, "rank", count, sizeof(count));
-	gantry_size_text(all < 1e19 ? (uint64_t)all : UINT64_MAX, need, sizeof(need));
-	gantry_size_text(available, there, sizeof(there));
-	snprintf(why, len, "the buffers of %s take %s, and this machine has %s available: choose a smaller -e", count,
-		 need, there);
+	snprintf(why, len, "the buffers of %s take %s, and this machine has %s available: choose a smaller -e",
+		 COUNT_TEXT(ranks, "rank"), SIZE_TEXT(all < 1e19 ? (uint64_t)all : UINT64_MAX), SIZE_TEXT(available));
 	return 0;
 }
 

@@ -29,21 +29,25 @@ static void copy_text(char *to, size_t len, const struct json_doc *line, const c
 	snprintf(to, len, "%s", json_get_text(line, key, ""));
 }
 
-static struct stall_comm *comm_of(struct stall_set *set, const char *id)
+struct stall_comm *stall_find_comm(const struct stall_set *set, const char *id)
 {
-	struct stall_comm *c;
-
 	for (size_t i = 0; i < set->ncomms; i++) {
 		if (strcmp(set->comms[i].id, id) == 0)
 			return &set->comms[i];
 	}
-	c = ARRAY_ADD(set->comms, set->ncomms);
-	if (c)
-		snprintf(c->id, sizeof(c->id), "%s", id);
-	return c;
+	return NULL;
 }
 
-const struct stall_rank *stall_find(const struct stall_comm *c, int rank)
+struct stall_process *stall_find_process(const struct stall_set *set, const char *host, int64_t pid)
+{
+	for (size_t i = 0; i < set->nprocesses; i++) {
+		if (set->processes[i].pid == pid && strcmp(set->processes[i].host, host) == 0)
+			return &set->processes[i];
+	}
+	return NULL;
+}
+
+struct stall_rank *stall_find(const struct stall_comm *c, int rank)
 {
 	for (size_t i = 0; i < c->nreports; i++) {
 		if (c->ranks[i].rank == rank)
@@ -78,13 +82,17 @@ static const char *take_comm(struct stall_set *set, const struct json_doc *line)
 
 	if (!id || nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
 		return "not the first line of a report: comm, rank or nranks is missing";
-	c = comm_of(set, id);
-	if (!c)
-		return "no memory";
+	c = stall_find_comm(set, id);
+	if (!c) {
+		c = ARRAY_ADD(set->comms, set->ncomms);
+		if (!c)
+			return "no memory";
+		snprintf(c->id, sizeof(c->id), "%s", id);
+	}
 	if (c->nreports && c->nranks != nranks)
 		return "another report of this communicator gives another number of ranks";
 	c->nranks = (int)nranks;
-	r = (struct stall_rank *)(uintptr_t)stall_find(c, (int)rank);
+	r = stall_find(c, (int)rank);
 	if (r && r->time_ns > time_ns) {
 		set->here = 2;
 		return NULL;
@@ -205,14 +213,10 @@ static const char *take_process(struct stall_set *set, const struct json_doc *li
 {
 	const char *host = json_get_text(line, "host", "");
 	int64_t pid = json_get_int(line, "pid", -1), time_ns = json_get_int(line, "time_ns", 0);
-	struct stall_process *p = NULL;
+	struct stall_process *p = stall_find_process(set, host, pid);
 
 	if (pid < 0)
 		return "a process without its number";
-	for (size_t i = 0; i < set->nprocesses && !p; i++) {
-		if (set->processes[i].pid == pid && strcmp(set->processes[i].host, host) == 0)
-			p = &set->processes[i];
-	}
 	if (p && p->time_ns > time_ns) {
 		set->here = 2;
 		return NULL;
@@ -363,7 +367,7 @@ static const struct option_set command = {
 	.keep_params = 1,
 };
 
-int stall_read(struct stall_set *set, const char *path)
+int stall_read(void *set, const char *path)
 {
 	char why[PATH_MAX + 256];
 
@@ -374,43 +378,9 @@ int stall_read(struct stall_set *set, const char *path)
 	return 0;
 }
 
-int stall_is_report(const char *name)
+int stall_is_report(const struct dirent *e)
 {
-	return fnmatch("stall-*.jsonl", name, 0) == 0 || fnmatch("rank-*.jsonl", name, 0) == 0;
-}
-
-static int is_report(const struct dirent *e)
-{
-	return stall_is_report(e->d_name);
-}
-
-/* 1: all of its files were read, and there were some. */
-static int read_folder(struct stall_set *set, const char *folder)
-{
-	struct dirent **names = NULL;
-	int n = scandir(folder, &names, is_report, alphasort), good = 1;
-	char path[PATH_MAX];
-
-	if (n < 0)
-		fprintf(stderr, "gantry stall: %s: %s\n", folder, strerror(errno));
-	else if (!n)
-		fprintf(stderr, "gantry stall: %s has no files stall-*.jsonl\n", folder);
-	for (int i = 0; i < n; i++) {
-		snprintf(path, sizeof(path), "%s/%s", folder, names[i]->d_name);
-		good &= stall_read(set, path);
-		free(names[i]);
-	}
-	free(names);
-	return good && n > 0;
-}
-
-static int read_any(struct stall_set *set, const char *path)
-{
-	struct stat st;
-
-	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-		return read_folder(set, path);
-	return stall_read(set, path);
+	return fnmatch("stall-*.jsonl", e->d_name, 0) == 0 || fnmatch("rank-*.jsonl", e->d_name, 0) == 0;
 }
 
 static int by_rank(const void *a, const void *b)
@@ -502,7 +472,8 @@ static int run(const struct request *q)
 	if (q->ask)
 		good = stall_ask(&q->paths, &set);
 	for (int i = 0; i < q->paths.n && !q->ask; i++)
-		good &= read_any(&set, q->paths.word[i]);
+		good &= json_read_path("gantry stall", q->paths.word[i], stall_is_report, "stall-*.jsonl", stall_read,
+				       &set);
 	for (size_t i = 0; i < set.ncomms; i++) {
 		if (!set.comms[i].nreports)
 			continue;

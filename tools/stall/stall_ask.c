@@ -67,11 +67,6 @@ static void add_stamp(struct stamps *s, const struct stamp *one)
 		*to = *one;
 }
 
-static int is_file(const struct dirent *e)
-{
-	return stall_is_report(e->d_name);
-}
-
 /* All report files of the folders, as they are now. */
 static struct stamps stamp_folders(const struct option_words *folders)
 {
@@ -79,7 +74,7 @@ static struct stamps stamp_folders(const struct option_words *folders)
 
 	for (int i = 0; i < folders->n; i++) {
 		struct dirent **names = NULL;
-		int n = scandir(folders->word[i], &names, is_file, alphasort);
+		int n = scandir(folders->word[i], &names, stall_is_report, alphasort);
 
 		for (int k = 0; k < n; k++) {
 			struct stamp one;
@@ -183,18 +178,9 @@ static int take_look(const struct option_words *folders, const struct stamps *ex
 
 /* ---- what has moved ---- */
 
-static const struct stall_comm *find_comm(const struct stall_set *set, const char *id)
-{
-	for (size_t i = 0; i < set->ncomms; i++) {
-		if (strcmp(set->comms[i].id, id) == 0)
-			return &set->comms[i];
-	}
-	return NULL;
-}
-
 static const struct stall_rank *find_rank(const struct stall_set *set, const char *id, int rank)
 {
-	const struct stall_comm *c = find_comm(set, id);
+	const struct stall_comm *c = stall_find_comm(set, id);
 
 	return c ? stall_find(c, rank) : NULL;
 }
@@ -237,15 +223,6 @@ static void settle_rank(struct stall_comm *c, struct stall_rank *r, const struct
 	c->moved++;
 }
 
-static const struct stall_process *find_process(const struct stall_set *set, const struct stall_process *p)
-{
-	for (size_t i = 0; i < set->nprocesses; i++) {
-		if (set->processes[i].pid == p->pid && strcmp(set->processes[i].host, p->host) == 0)
-			return &set->processes[i];
-	}
-	return NULL;
-}
-
 static const struct stall_wait *find_wait(const struct stall_process *p, const struct stall_wait *w)
 {
 	for (size_t i = 0; p && i < p->nwaits; i++) {
@@ -279,9 +256,12 @@ void stall_settle(struct stall_set *set, const struct stall_set *first, const st
 			settle_rank(c, &c->ranks[k], find_rank(first, c->id, c->ranks[k].rank),
 				    find_rank(last, c->id, c->ranks[k].rank));
 	}
-	for (size_t i = 0; i < set->nprocesses; i++)
-		settle_process(&set->processes[i], find_process(first, &set->processes[i]),
-			       find_process(last, &set->processes[i]));
+	for (size_t i = 0; i < set->nprocesses; i++) {
+		struct stall_process *p = &set->processes[i];
+
+		settle_process(p, stall_find_process(first, p->host, p->pid),
+			       stall_find_process(last, p->host, p->pid));
+	}
 }
 
 /* ---- the command ---- */

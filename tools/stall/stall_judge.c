@@ -674,15 +674,6 @@ static int waits_for(const struct stall_process *p, const char *host, int64_t pi
 	return 0;
 }
 
-static int has_report(const struct stall_set *set, const char *host, int64_t pid)
-{
-	for (size_t i = 0; i < set->nprocesses; i++) {
-		if (set->processes[i].pid == pid && strcmp(set->processes[i].host, host) == 0)
-			return 1;
-	}
-	return 0;
-}
-
 static int voters(const struct stall_set *set, const char *host, int64_t pid)
 {
 	int n = 0;
@@ -754,7 +745,7 @@ static void weigh(const struct stall_set *set, const struct stall_process *p, co
 		return;
 	if (w->silent)
 		s.blame = BLAME_SILENT;
-	else if (!has_report(set, s.host, s.pid))
+	else if (!stall_find_process(set, s.host, s.pid))
 		s.blame = BLAME_NO_REPORT;
 	else if (ahead_of(set, member_of(set, s.host, s.pid)))
 		s.blame = BLAME_MISSING;

@@ -115,9 +115,12 @@ const char *stall_take(void *set, const struct json_doc *line);
 /* The lines of another file follow. */
 void stall_next_file(struct stall_set *set);
 void stall_free(struct stall_set *set);
-int stall_is_report(const char *name);			 /* of a file */
-int stall_read(struct stall_set *set, const char *path); /* 1: read; else the reason is on standard error */
-const struct stall_rank *stall_find(const struct stall_comm *c, int rank); /* NULL: it has no report */
+int stall_is_report(const struct dirent *e); /* of a folder's files */
+int stall_read(void *set, const char *path); /* 1: read; else the reason is on standard error */
+/* NULL: it has no report. */
+struct stall_rank *stall_find(const struct stall_comm *c, int rank);
+struct stall_comm *stall_find_comm(const struct stall_set *set, const char *id);
+struct stall_process *stall_find_process(const struct stall_set *set, const char *host, int64_t pid);
 
 struct stall_verdict {
 	char text[1024];

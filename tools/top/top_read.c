@@ -126,98 +126,65 @@ static void add_flying(struct top_row *r, const struct top_sample *s)
 {
 	const char *waits = label(s, "waits_for");
 
-	r->flying[strcmp(label(s, "dir"), "send") == 0] += s->value;
+	if (r->kind != TOP_JOB) /* a reducer's are its ranks, not requests */
+		r->flying[strcmp(label(s, "dir"), "send") == 0] += s->value;
 	if (s->value > 0 && strcmp(waits, "none") != 0)
 		snprintf(r->waits_for, sizeof(r->waits_for), "%s", waits);
 }
 
-static void add_bytes(struct top_row *r, const struct top_sample *s)
+/* What a metric of a kind of row adds to it: names mean the same in all that have them. */
+static void add_metric(struct top_row *r, const char *what, const struct top_sample *s)
 {
-	*(strcmp(label(s, "dir"), "send") == 0 ? &r->sent : &r->received) += s->value;
-}
-
-/* What a metric of a lane adds to the lane's row, and to its link's. */
-static void add_lane(struct top_row *r, const char *what, const struct top_sample *s)
-{
-	if (strcmp(what, "sent_bytes_total") == 0)
-		r->sent += s->value;
-	else if (strcmp(what, "received_bytes_total") == 0)
-		r->received += s->value;
-	else if (strcmp(what, "retransmits_total") == 0)
-		r->retransmits += s->value;
-	else if (strcmp(what, "limited_seconds_total") == 0)
-		add_cause(r, label(s, "cause"), s->value);
-}
-
-static void take_link(struct top_process *p, const struct top_sample *s)
-{
-	struct top_row *r = row_of(p, TOP_LINK, label(s, "link"), label(s, "peer"));
-	const char *what = s->metric + strlen("gantry_link_");
+	int send = strcmp(label(s, "dir"), "send") == 0;
 
 	if (!r)
 		return;
-	if (strcmp(what, "requests") == 0)
-		add_flying(r, s);
+	if (strcmp(what, "sent_bytes_total") == 0 || (strcmp(what, "bytes_total") == 0 && send))
+		r->sent += s->value;
+	else if (strcmp(what, "received_bytes_total") == 0 || strcmp(what, "bytes_total") == 0)
+		r->received += s->value;
+	else if (strcmp(what, "retransmits_total") == 0)
+		r->retransmits += s->value;
+	else if (strcmp(what, "limited_seconds_total") == 0 || strcmp(what, "wait_seconds_total") == 0)
+		add_cause(r, label(s, "cause"), s->value);
 	else if (strcmp(what, "credit_wait_seconds_total") == 0)
 		add_cause(r, "credit", s->value);
+	else if (strcmp(what, "requests") == 0 || strcmp(what, "waiting") == 0)
+		add_flying(r, s);
 }
 
-static void take_lane(struct top_process *p, const struct top_sample *s)
+static void take_lane(struct top_process *p, const char *what, const struct top_sample *s)
 {
-	const char *what = s->metric + strlen("gantry_lane_");
 	struct top_row *r = row_of(p, TOP_LINK, label(s, "link"), label(s, "peer"));
 	char id[64];
 
-	if (r) {
-		r->lanes += strcmp(what, "sent_bytes_total") == 0;
-		add_lane(r, what, s);
-	}
-	snprintf(id, sizeof(id), "%.30s.%.30s", label(s, "link"), label(s, "lane"));
-	r = row_of(p, TOP_LANE, id, label(s, "peer"));
 	if (r)
-		add_lane(r, what, s);
+		r->lanes += strcmp(what, "sent_bytes_total") == 0;
+	add_metric(r, what, s);
+	snprintf(id, sizeof(id), "%.30s.%.30s", label(s, "link"), label(s, "lane"));
+	add_metric(row_of(p, TOP_LANE, id, label(s, "peer")), what, s);
 }
 
-static void take_comm(struct top_process *p, const struct top_sample *s)
+static void take_comm(struct top_process *p, const char *what, const struct top_sample *s)
 {
-	const char *what = s->metric + strlen("gantry_comm_");
-	struct top_row *r;
 	char id[64], peer[64];
 
 	if (!*label(s, "peer"))
 		return;
 	snprintf(id, sizeof(id), "%.8s/%.20s", label(s, "comm"), label(s, "rank"));
 	snprintf(peer, sizeof(peer), "rank %.20s, %.30s", label(s, "peer"), label(s, "transport"));
-	r = row_of(p, TOP_COMM, id, peer);
-	if (!r)
-		return;
-	if (strcmp(what, "bytes_total") == 0)
-		add_bytes(r, s);
-	else if (strcmp(what, "waiting") == 0)
-		add_flying(r, s);
-	else if (strcmp(what, "wait_seconds_total") == 0)
-		add_cause(r, label(s, "cause"), s->value);
+	add_metric(row_of(p, TOP_COMM, id, peer), what, s);
 }
 
-static void take_reducer(struct top_process *p, const struct top_sample *s)
+static void take_reducer(struct top_process *p, const char *what, const struct top_sample *s)
 {
-	const char *what = s->metric + strlen("gantry_reducer_");
-	struct top_row *r;
 	char id[64], peer[64];
 
 	if (!*label(s, "job"))
 		return;
 	snprintf(id, sizeof(id), "%.8s", label(s, "job"));
 	snprintf(peer, sizeof(peer), "%.20s ranks", label(s, "ranks"));
-	r = row_of(p, TOP_JOB, id, peer);
-	if (!r)
-		return;
-	if (strcmp(what, "bytes_total") == 0)
-		add_bytes(r, s);
-	else if (strcmp(what, "wait_seconds_total") == 0)
-		add_cause(r, label(s, "cause"), s->value);
-	else if (strcmp(what, "waiting") == 0 && s->value > 0)
-		snprintf(r->waits_for, sizeof(r->waits_for), "%s", label(s, "waits_for"));
+	add_metric(row_of(p, TOP_JOB, id, peer), what, s);
 }
 
 static void take_process(struct top_process *p, const struct top_sample *s)
@@ -233,7 +200,6 @@ static void take_process(struct top_process *p, const struct top_sample *s)
 
 int top_take(struct top_process *p, char *text)
 {
-	struct top_row *r;
 	struct top_sample s;
 
 	for (char *line; (line = strsep(&text, "\n"));) {
@@ -246,15 +212,15 @@ int top_take(struct top_process *p, char *text)
 		if (strcmp(s.metric, "gantry_process_info") == 0)
 			take_process(p, &s);
 		else if (strncmp(s.metric, "gantry_link_", 12) == 0 && *label(&s, "link"))
-			take_link(p, &s);
+			add_metric(row_of(p, TOP_LINK, label(&s, "link"), label(&s, "peer")), s.metric + 12, &s);
 		else if (strncmp(s.metric, "gantry_lane_", 12) == 0)
-			take_lane(p, &s);
+			take_lane(p, s.metric + 12, &s);
 		else if (strncmp(s.metric, "gantry_comm_", 12) == 0)
-			take_comm(p, &s);
+			take_comm(p, s.metric + 12, &s);
 		else if (strncmp(s.metric, "gantry_reducer_", 15) == 0)
-			take_reducer(p, &s);
-		else if (strcmp(s.metric, "gantry_rx_bytes_total") == 0 && (r = row_of(p, TOP_RX, label(&s, "rx"), "")))
-			add_bytes(r, &s);
+			take_reducer(p, s.metric + 15, &s);
+		else if (strcmp(s.metric, "gantry_rx_bytes_total") == 0)
+			add_metric(row_of(p, TOP_RX, label(&s, "rx"), ""), s.metric + 10, &s);
 	}
 	return 0;
 }

@@ -410,30 +410,14 @@ static int is_trace(const struct dirent *e)
 	return fnmatch("*.jsonl", e->d_name, 0) == 0;
 }
 
-/* A file, or all of a folder. 1: read. */
-static int read_any(struct trace_set *set, const char *path)
+static int read_file(void *set, const char *path)
 {
-	struct dirent **names = NULL;
-	char why[PATH_MAX + 256], file[PATH_MAX];
-	struct stat st;
-	int n, good = 1;
+	char why[PATH_MAX + 256];
 
-	if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
-		if (!trace_read(set, path, why, sizeof(why)))
-			return 1;
-		fprintf(stderr, "gantry trace: %s\n", why);
-		return 0;
-	}
-	n = scandir(path, &names, is_trace, alphasort);
-	if (n <= 0)
-		fprintf(stderr, "gantry trace: %s: %s\n", path, n ? strerror(errno) : "no files *.jsonl in it");
-	for (int i = 0; i < n; i++) {
-		snprintf(file, sizeof(file), "%s/%s", path, names[i]->d_name);
-		good &= read_any(set, file);
-		free(names[i]);
-	}
-	free(names);
-	return good && n > 0;
+	if (!trace_read(set, path, why, sizeof(why)))
+		return 1;
+	fprintf(stderr, "gantry trace: %s\n", why);
+	return 0;
 }
 
 static int run(const struct request *q)
@@ -442,7 +426,7 @@ static int run(const struct request *q)
 	int good = 1;
 
 	for (int i = 0; i < q->files.n; i++)
-		good &= read_any(&set, q->files.word[i]);
+		good &= json_read_path("gantry trace", q->files.word[i], is_trace, "*.jsonl", read_file, &set);
 	if (set.unknown)
 		fprintf(stderr, "gantry trace: %zu events of kinds that this version does not know are left out\n",
 			set.unknown);

@@ -161,7 +161,7 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 	}
 }
 
-static void end_args(const struct draw *d)
+void trace_end_event(const struct draw *d)
 {
 	gantry_json_close(d->j, '}');
 	gantry_json_close(d->j, '}');
@@ -226,7 +226,7 @@ static void put_instant(struct draw *d, const struct trace_event *e)
 	gantry_json_str(d->j, "s", "t");
 	trace_put_us(d->j, "ts", e->ns - d->zero);
 	put_args(d, e, e->mode);
-	end_args(d);
+	trace_end_event(d);
 }
 
 /* end: NULL if it is open. */
@@ -250,7 +250,7 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 	trace_put_us(d->j, "posted_us", b->ns - d->zero);
 	if (!end || end->cut)
 		gantry_json_int(d->j, end ? "cut" : "open", 1);
-	end_args(d);
+	trace_end_event(d);
 }
 
 static int is_op(const struct trace_event *e)

@@ -33,6 +33,8 @@ struct draw {
 /* Each event begins a line. It is left open. */
 void trace_begin_event(struct gantry_json *j, const char *ph, const char *name, int process, int64_t track);
 void trace_put_name(struct gantry_json *j, const char *what, int process, int64_t track, const char *name);
+/* Its arguments, and itself. */
+void trace_end_event(const struct draw *d);
 /* Nanoseconds, not negative, as microseconds. */
 void trace_put_us(struct gantry_json *j, const char *key, int64_t ns);
 

@@ -196,6 +196,16 @@ const struct trace_rank *trace_nccl_rank(const struct trace_file *f)
 	return best;
 }
 
+/* Which rank of a communicator of NCCL's the process is; NULL: not known. */
+static const struct trace_rank *rank_in(const struct trace_file *f, int nccl)
+{
+	const struct trace_rank *r = NULL;
+
+	for (size_t i = 0; i < f->nranks_of; i++)
+		r = f->ranks[i].nccl == nccl ? &f->ranks[i] : r;
+	return r;
+}
+
 /* ---- steps ---- */
 
 struct step {
@@ -394,12 +404,6 @@ static void begin_bar(const struct draw *d, const char *name, int64_t track, int
 	gantry_json_open(d->j, "args", '{');
 }
 
-static void end_bar(const struct draw *d)
-{
-	gantry_json_close(d->j, '}');
-	gantry_json_close(d->j, '}');
-}
-
 static void put_op_args(const struct draw *d, const struct op *o)
 {
 	gantry_json_int(d->j, "nccl", o->nccl);
@@ -423,12 +427,12 @@ static void draw_step(void *ctx, const struct step *s)
 	put_op_args(d, s->op);
 	gantry_json_int(d->j, "step", s->step);
 	gantry_json_int(d->j, "bytes", s->bytes);
-	end_bar(d);
+	trace_end_event(d);
 	for (int i = 0; i < s->nmarks; i++) {
 		if (!span(s, i, &until))
 			continue;
 		begin_bar(d, cause_names[s->marks[i].cause], r->number, s->marks[i].ns, until);
-		end_bar(d);
+		trace_end_event(d);
 	}
 }
 
@@ -449,16 +453,14 @@ static void draw_call(const struct draw *d, const struct call *c, int64_t track,
 	if (b->root >= 0)
 		gantry_json_int(d->j, "root", b->root);
 	trace_put_us(d->j, "posted_us", b->ns - d->zero);
-	end_bar(d);
+	trace_end_event(d);
 }
 
 static void name_calls(const struct draw *d, int64_t track, int nccl, int p2p)
 {
-	const struct trace_rank *r = NULL;
+	const struct trace_rank *r = rank_in(d->f, nccl);
 	char name[128];
 
-	for (size_t i = 0; i < d->f->nranks_of; i++)
-		r = d->f->ranks[i].nccl == nccl ? &d->f->ranks[i] : r;
 	snprintf(name, sizeof(name), "NCCL %s, communicator %s (rank %d of %d)",
 		 p2p ? "sends and receives" : "collectives", r ? r->comm : "?", r ? r->rank : -1, r ? r->nranks : 0);
 	trace_put_name(d->j, "thread_name", d->process, track, name);
@@ -595,13 +597,8 @@ void trace_nccl_summary(const struct trace_file *f, int json, FILE *out)
 			fprintf(out, "  %7s ms", cause_names[i]);
 		putc('\n', out);
 	}
-	for (size_t i = 0; i < sum.n; i++) {
-		const struct trace_rank *r = NULL;
-
-		for (size_t k = 0; k < f->nranks_of; k++)
-			r = f->ranks[k].nccl == sum.conns[i].nccl ? &f->ranks[k] : r;
-		print_conn(r, &sum.conns[i], json, out);
-	}
+	for (size_t i = 0; i < sum.n; i++)
+		print_conn(rank_in(f, sum.conns[i].nccl), &sum.conns[i], json, out);
 	free(sum.conns);
 	trace_nccl_free(v);
 }

@@ -101,7 +101,8 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 		goto out;
 	gantry_list_each_entry (m, &ctl_service.members, const struct gantry_ctl, node) {
 		if (m->id.comm_id == comm_id && m->step == STEP_JOINING)
-			snprintf(buf, len, "%s: %s", m->hub, *m->dial.cause ? m->dial.cause : "no answer yet");
+			snprintf(buf, len, "%s: %s", m->hub,
+				 *m->dial.to_hub.text ? m->dial.to_hub.text : "no answer yet");
 	}
 out:
 	inet_loop_unlock();
@@ -224,7 +225,7 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a membership");
 	m->config = *config;
 	m->config.id = NULL;
-	m->dial.source.fd = -1;
+	inet_dial_init(&m->dial.to_hub, &ctl_dial_ops);
 	gantry_list_init(&m->node);
 	gantry_list_init(&m->calls);
 	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
@@ -243,7 +244,7 @@ void ctl_member_free(struct gantry_ctl *m) UNCHECKED
 {
 	if (!m)
 		return;
-	inet_handshake_end(&m->dial.shake);
+	inet_handshake_end(&m->dial.to_hub.shake);
 	for (int i = 0; i < m->config.nranks && m->peers; i++) {
 		gantry_list_each_entry_safe (msg, &m->peers[i].inbox, struct ctl_message, node)
 			free(msg);
@@ -311,7 +312,7 @@ static gantry_result member_begin(struct gantry_ctl *m)
 	gantry_list_append(&ctl_service.members, &m->node);
 	if (listens)
 		member_listen(m, &addr);
-	inet_loop_wake();
+	inet_dial_start(&m->dial.to_hub, 0);
 out:
 	inet_loop_unlock();
 	return r;

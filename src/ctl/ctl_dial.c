@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a membership gets to the hub, for the first time and again: the states of struct ctl_dial (ctl_member.h), and what is
- * tried again after which failure.
+ * How a membership reaches the hub, for the first time and again: where inet/dial.h goes, what the hello says, and which failure is
+ * tried again.
  *
  * Joining: what may pass (nothing listens there yet, a network that comes up, a hub that was crowded by strangers) is
  * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass ends it at once, and what the hub
- * refuses, or a proof that is wrong, after INET_TRIES: a bit may have been flipped on the way. A process that answers, but in which the rank that makes the hub has not called yet (hub_comes), is not
- * silent: from each such answer the time runs anew.
+ * refuses, or a proof that is wrong, after INET_TRIES: a bit may have been flipped on the way. A process that answers, but in which
+ * the rank that makes the hub has not called yet (hub_comes), is not silent: from each such answer the time runs anew.
  *
  * Dialling again, where the connection outlives its sockets: after its socket broke, or beside it when nothing was heard for a
  * quarter of the deadline, because something on the way may have forgotten the connection. A hub that does not know the
@@ -14,13 +14,10 @@
  * That there is a connection already (m->conn) is what tells the two apart.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/identity.h"
 #include "base/log.h"
 #include "ctl/ctl_member.h"
@@ -30,80 +27,67 @@
 enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
 enum { ATTEMPTS = 8, ATTEMPT_MIN_MS = 100 }; /* in GANTRY_TIMEOUT, dialling again */
 
-/* Where it is dialled now. */
-static const struct gantry_addr *candidate(const struct gantry_ctl *m) REQUIRES(loop_mu)
+static struct gantry_ctl *member_of(struct inet_dial *d)
 {
-	return &m->addrs[(m->dial.way + m->dial.tries) % (uint32_t)m->naddrs];
+	return gantry_container(d, struct gantry_ctl, dial.to_hub);
+}
+
+/* Of the addresses, the one for the next attempt. */
+static uint32_t candidate(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	return (m->dial.way + m->dial.to_hub.failures) % (uint32_t)m->naddrs;
 }
 
 static void dial_done(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	m->dial.step = DIAL_IDLE;
-	m->dial.way = (m->dial.way + m->dial.tries) % (uint32_t)m->naddrs;
-	m->dial.tries = m->dial.misshakes = 0;
+	m->dial.way = candidate(m);
+	inet_dial_reset(&m->dial.to_hub);
 }
 
 void ctl_dial_again(struct gantry_ctl *m)
 {
-	if (m->dial.step != DIAL_IDLE)
-		return;
-	m->dial.step = DIAL_PAUSE;
-	m->dial.retry_at = inet_loop.now;
-	m->dial.refused_since = 0;
-	ctl_service_due(m->dial.retry_at);
+	if (m->dial.to_hub.state == INET_DIAL_IDLE)
+		inet_dial_start(&m->dial.to_hub, 0);
 }
 
-/* An attempt is given up. The hub may have the socket already, and would take its end for that of this process: where the connection
- * outlives sockets it is reset. */
-static void hang_up(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	if (m->conn)
-		inet_source_reset(&m->dial.source);
-	else
-		inet_source_close(&m->dial.source);
-}
-
-static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
+static void retry_later(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
+	struct inet_dial *d = &m->dial.to_hub;
 	uint32_t more;
 
-	m->dial.retry_at = inet_retry_at(inet_loop.now, m->dial.tries);
-	ctl_service_due(m->dial.retry_at);
-	if (cause != m->dial.cause)
-		snprintf(m->dial.cause, sizeof(m->dial.cause), "%s", cause);
-	m->dial.tries++;
-	m->dial.step = DIAL_PAUSE;
-	hang_up(m);
-	if (m->dial.tries > 6 && gantry_ratelimit_pass(&limit, &more))
-		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub,
-			 m->dial.cause);
+	inet_dial_start(d, inet_dial_retry_at(d));
+	if (d->failures > 6 && gantry_ratelimit_pass(&limit, &more))
+		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub, d->text);
 }
 
-static void attempt_failed(struct gantry_ctl *m, int e) REQUIRES(loop_mu)
+static void connect_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	enum sock_errno_class class = sock_errno_class(e);
+	const struct inet_dial *d = &m->dial.to_hub;
+	enum sock_errno_class class = sock_errno_class(d->error);
 
-	snprintf(m->dial.cause, sizeof(m->dial.cause), "%s (%s)", strerror(e), sock_errno_hint(e));
-	if (m->conn && ctl_refused(&m->dial.refused_since, e, m->timeout))
+	if (m->conn && inet_dial_is_deserted(d, m->timeout))
 		ctl_member_hub_lost(m, GANTRY_ERR_PEER_LOST,
 				    "the connection broke, and nothing listens there any more: its process ended");
 	else if (m->conn || class == SOCK_RETRY ||
 		 (class == SOCK_FATAL && m->naddrs > 1)) /* another interface may lead there */
-		retry_later(m, m->dial.cause);
+		retry_later(m);
 	else
 		ctl_member_over(m, class == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE,
-				"rank %d: connect to the hub at %s: %s", m->config.rank, m->hub, m->dial.cause);
+				"rank %d: connect to the hub at %s: %s", m->config.rank, m->hub, d->text);
 }
 
-/* For one attempt. Dialling again there must be time for several. */
+/* For one attempt. Dialling again there must be time for several; joining, its end is the end of the last attempt. */
 static uint64_t attempt_ns(const struct gantry_ctl *m, uint64_t most_ms) REQUIRES(loop_mu)
 {
-	uint64_t some = m->timeout / ATTEMPTS;
+	uint64_t now = gantry_now_ns(), some = m->timeout / ATTEMPTS;
+	uint64_t end = m->deadline < m->wait_by ? m->deadline : m->wait_by;
 
-	if (some < (uint64_t)ATTEMPT_MIN_MS * MS)
+	if (!m->conn)
+		some = end > now ? end - now : 0;
+	else if (some < (uint64_t)ATTEMPT_MIN_MS * MS)
 		some = (uint64_t)ATTEMPT_MIN_MS * MS;
-	return m->conn && some < most_ms * MS ? some : most_ms * MS;
+	return some < most_ms * MS ? some : most_ms * MS;
 }
 
 static uint32_t wait_ms(const struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -113,9 +97,20 @@ static uint32_t wait_ms(const struct gantry_ctl *m) REQUIRES(loop_mu)
 	return m->wait_by == UINT64_MAX || ms >= CTL_WAIT_FOREVER ? CTL_WAIT_FOREVER : (uint32_t)ms;
 }
 
-static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
+static bool aim_at_hub(struct inet_dial *d, struct inet_dial_aim *ret) REQUIRES(loop_mu)
 {
-	uint8_t out[CTL_HELLO_SIZE];
+	struct gantry_ctl *m = member_of(d);
+
+	/* The hub may have a socket that is given up, and would take its end for that of this process. */
+	d->resets = m->conn != NULL;
+	ret->to = m->addrs[candidate(m)];
+	ret->patience = attempt_ns(m, m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS);
+	return true;
+}
+
+static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = member_of(d);
 	const struct ctl_hello h = {
 		.comm_id = m->id.comm_id,
 		.process = ctl_service.process,
@@ -128,22 +123,15 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		.generation = m->conn ? ++m->dial.generation : 0,
 		.host = gantry_host_id(),
 		.received = m->conn ? m->conn->session.received : 0,
-		.to = inet_target_of(candidate(m)),
+		.to = inet_target_of(&d->to),
 	};
 
-	ctl_hello_encode(&h, out);
-	inet_handshake_end(&m->dial.shake); /* of an attempt before */
-	if (inet_handshake_start_client(&m->dial.shake, &hub_service.protocol, &m->key, out, sizeof(out)) !=
-	    GANTRY_OK) {
-		if (m->conn)
-			retry_later(m, gantry_last_error());
-		else
-			ctl_member_over(m, GANTRY_ERR_SYSTEM, "rank %d: %s", m->config.rank, gantry_last_error());
-		return;
-	}
-	m->dial.step = DIAL_SHAKING;
-	m->dial.attempt_by = inet_loop.now + attempt_ns(m, ATTEMPT_MS);
-	ctl_service_due(m->dial.attempt_by);
+	m->dial.reached = 1;
+	ctl_hello_encode(&h, ret->payload);
+	ret->size = CTL_HELLO_SIZE;
+	ret->protocol = &hub_service.protocol;
+	ret->key = &m->key;
+	ret->patience = attempt_ns(m, ATTEMPT_MS);
 }
 
 /* The hub has the new socket. If it says that nothing outlives sockets any more, it is about to tell why. */
@@ -151,14 +139,16 @@ static void resume_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQU
 {
 	struct ctl_conn *c = m->conn;
 	uint64_t received = a->resumes ? a->received : c->session.acked;
+	struct inet_seals seals;
+	int fd;
 
 	if (!ctl_conn_counts(c, received) || a->first > c->session.received) {
 		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "it counts other frames than were sent");
 		return;
 	}
-	if (ctl_conn_resume(c, inet_source_release(&m->dial.source), &m->dial.shake.seals, candidate(m), received,
-			    a->first) != GANTRY_OK) {
-		retry_later(m, gantry_last_error());
+	fd = inet_dial_take(&m->dial.to_hub, &seals);
+	if (ctl_conn_resume(c, fd, &seals, &m->dial.to_hub.to, received, a->first) != GANTRY_OK) {
+		retry_later(m);
 		return;
 	}
 	c->session.on = a->resumes;
@@ -169,8 +159,10 @@ static void resume_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQU
 
 static void begin_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu)
 {
-	if (ctl_conn_make(inet_source_release(&m->dial.source), &m->dial.shake.seals, candidate(m), &ctl_member_ops, m,
-			  &m->conn) != GANTRY_OK) {
+	struct inet_seals seals;
+	int fd = inet_dial_take(&m->dial.to_hub, &seals);
+
+	if (ctl_conn_make(fd, &seals, &m->dial.to_hub.to, &ctl_member_ops, m, &m->conn) != GANTRY_OK) {
 		ctl_member_over(m, GANTRY_ERR_NOMEM, "rank %d: %s", m->config.rank, gantry_last_error());
 		return;
 	}
@@ -178,10 +170,11 @@ static void begin_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQUI
 	ctl_member_accepted(m, a);
 }
 
-static void shake_done(struct gantry_ctl *m) REQUIRES(loop_mu)
+static void hub_answered(struct inet_dial *d) REQUIRES(loop_mu)
 {
+	struct gantry_ctl *m = member_of(d);
 	struct ctl_accepted a;
-	bool understood = ctl_accepted_decode(m->dial.shake.payload, m->dial.shake.payload_size, &a) == GANTRY_OK;
+	bool understood = ctl_accepted_decode(d->shake.payload, d->shake.payload_size, &a) == GANTRY_OK;
 
 	if (understood && m->conn)
 		resume_conn(m, &a);
@@ -197,7 +190,7 @@ static void shake_done(struct gantry_ctl *m) REQUIRES(loop_mu)
 /* Whether another attempt may do better. */
 static bool may_pass(const struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct inet_handshake *h = &m->dial.shake;
+	const struct inet_handshake *h = &m->dial.to_hub.shake;
 
 	return h->refused &&
 	       (m->conn ? h->error == GANTRY_ERR_LIMIT : h->error == GANTRY_ERR_REFUSED && m->config.hub_comes);
@@ -205,143 +198,64 @@ static bool may_pass(const struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct inet_handshake *h = &m->dial.shake;
-	char cause[128];
+	const struct inet_handshake *h = &m->dial.to_hub.shake;
 
 	if (may_pass(m)) {
 		if (!m->conn)
 			m->deadline = inet_loop.now + m->connect_timeout;
-		retry_later(m, h->text);
-		return;
-	}
-	if (!h->broken && ++m->dial.misshakes < INET_TRIES) {
-		retry_later(m, h->text);
-		return;
-	}
-	if (!h->broken && m->conn) {
+		m->dial.to_hub.misshakes = 0;
+		retry_later(m);
+	} else if (m->dial.to_hub.misshakes < INET_TRIES) {
+		retry_later(m);
+	} else if (m->conn) {
 		ctl_member_hub_lost(m, h->refused && h->error == GANTRY_ERR_REFUSED ? GANTRY_ERR_PEER_LOST : h->error,
 				    h->text);
-		return;
-	}
-	if (!h->broken) {
+	} else {
 		ctl_member_over(m, h->error,
 				h->refused ? "rank %d: refused by the hub at %s: %s" : "rank %d: the hub at %s: %s",
 				m->config.rank, m->hub, h->text);
-		return;
 	}
-	if (h->broken_errno)
-		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(h->broken_errno));
-	else
-		snprintf(cause, sizeof(cause), "the connection was closed without a goodbye");
-	retry_later(m, cause);
 }
 
-static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+static void attempt_failed(struct inet_dial *d) REQUIRES(loop_mu)
 {
-	struct gantry_ctl *m = gantry_container(s, struct gantry_ctl, dial.source);
-	enum inet_event event;
-	socklen_t len = sizeof(int);
-	int e = 0;
+	struct gantry_ctl *m = member_of(d);
 
-	if (m->dial.step == DIAL_CONNECTING) {
-		if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
-			return;
-		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
-		if (e) {
-			attempt_failed(m, e);
-			return;
-		}
-		m->dial.reached = 1;
-		m->dial.refused_since = 0;
-		start_hello(m);
-	}
-	if (inet_loop.parting && m->dial.step == DIAL_SHAKING)
-		ctl_member_over(m, GANTRY_ERR_ABORTED, "rank %d: the process exits", m->config.rank);
-	if (m->dial.step != DIAL_SHAKING)
-		return;
-	event = inet_handshake_move(&m->dial.shake, s->fd);
-	inet_source_set(s, inet_handshake_events(&m->dial.shake));
-	if (event == INET_DONE)
-		shake_done(m);
-	else if (event == INET_FAILED)
+	if (d->cause == INET_DIAL_CONNECT)
+		connect_failed(m);
+	else if (d->cause == INET_DIAL_REFUSED)
 		shake_failed(m);
+	else if (d->cause == INET_DIAL_EXIT)
+		ctl_member_over(m, GANTRY_ERR_ABORTED, "rank %d: %s", m->config.rank, d->text);
+	else if (d->cause == INET_DIAL_OWN && !m->conn)
+		ctl_member_over(m, GANTRY_ERR_SYSTEM, "rank %d: %s", m->config.rank, d->text);
+	else
+		retry_later(m);
 }
 
-static void start_attempt(struct gantry_ctl *m) REQUIRES(loop_mu)
+const struct inet_dial_ops ctl_dial_ops = {
+	.aim = aim_at_hub,
+	.hello = fill_hello,
+	.done = hub_answered,
+	.failed = attempt_failed,
+};
+
+void ctl_join_watch(struct gantry_ctl *m)
 {
-	int e;
-
-	m->dial.source = (struct inet_source){.fd = -1, .ready = dial_ready};
-	e = sock_connect(NULL, NULL, candidate(m), &m->dial.source.fd);
-	if (!e && inet_source_add(&m->dial.source, EPOLLOUT) != GANTRY_OK)
-		e = ENOMEM;
-	if (e) {
-		attempt_failed(m, e);
-		return;
-	}
-	m->dial.step = DIAL_CONNECTING;
-	m->dial.attempt_by = inet_loop.now + attempt_ns(m, m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS);
-	ctl_service_due(m->dial.attempt_by);
-}
-
-void ctl_dial_stop(struct gantry_ctl *m)
-{
-	m->dial.step = DIAL_IDLE;
-	hang_up(m);
-}
-
-/*
- * The time of an attempt is over; but it may be this thread that comes late, with events from before it was held up. What has
- * arrived counts: a rank that hung up after the hub had accepted it would end the join for all.
- */
-static void look_again(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	struct pollfd p = {.fd = m->dial.source.fd, .events = m->dial.step == DIAL_CONNECTING ? POLLOUT : POLLIN};
-
-	if (poll(&p, 1, 0) <= 0)
-		return;
-	m->dial.attempt_by = inet_loop.now + attempt_ns(m, ATTEMPT_MS);
-	dial_ready(&m->dial.source, (uint32_t)p.revents);
-}
-
-static bool is_over(const struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	return inet_loop.now >= m->dial.attempt_by || (m->step == STEP_JOINING && inet_loop.now >= m->deadline);
-}
-
-/* Joining, before the hub has accepted it: whether a deadline has passed, which ends it. */
-static bool join_is_over(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
+	const struct inet_dial *d = &m->dial.to_hub;
 	bool silent = inet_loop.now >= m->deadline; /* else the rank that makes the hub lives, and has not called */
 	char seconds[16];
 
-	if (m->step != STEP_JOINING || (!silent && inet_loop.now < m->wait_by))
-		return false;
+	/* An attempt ends by the deadline, and what has arrived by then counts: a rank that hung up after the hub had accepted it
+	 * would end the join for all. */
+	if (d->state != INET_DIAL_PAUSE || (!silent && inet_loop.now < m->wait_by)) {
+		ctl_service_due(m->deadline < m->wait_by ? m->deadline : m->wait_by);
+		return;
+	}
 	ctl_member_over(m, m->dial.reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
 			"rank %d: %s the hub at %s within %s (%s) and %u tries: %s", m->config.rank,
 			m->dial.reached ? "no agreement with" : "no connection to", m->hub,
 			ctl_seconds(silent ? m->connect_timeout : m->patience, seconds),
-			silent ? "GANTRY_CONNECT_TIMEOUT" : "GANTRY_CALL_TIMEOUT", m->dial.tries + 1,
-			*m->dial.cause ? m->dial.cause : "no answer: a firewall may drop the packets");
-	return true;
-}
-
-void ctl_dial_tick(struct gantry_ctl *m)
-{
-	uint64_t now = inet_loop.now;
-
-	if ((m->dial.step == DIAL_CONNECTING || m->dial.step == DIAL_SHAKING) && is_over(m))
-		look_again(m);
-	if (m->dial.step == DIAL_IDLE || join_is_over(m))
-		return;
-	if (m->dial.step != DIAL_PAUSE && now >= m->dial.attempt_by)
-		retry_later(m, m->dial.step == DIAL_CONNECTING ? "no answer: a firewall may drop the packets"
-							       : "it takes connections but says nothing");
-	if (m->dial.step == DIAL_PAUSE && now >= m->dial.retry_at)
-		start_attempt(m);
-	if (m->step == STEP_OVER)
-		return;
-	if (m->step == STEP_JOINING)
-		ctl_service_due(m->deadline < m->wait_by ? m->deadline : m->wait_by);
-	ctl_service_due(m->dial.step == DIAL_PAUSE ? m->dial.retry_at : m->dial.attempt_by);
+			silent ? "GANTRY_CONNECT_TIMEOUT" : "GANTRY_CALL_TIMEOUT", d->failures + 1,
+			*d->text ? d->text : "no answer: a firewall may drop the packets");
 }

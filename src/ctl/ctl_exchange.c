@@ -2,18 +2,14 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "ctl/ctl_exchange.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "ctl/ctl_member.h"
-#include "inet/sock.h"
 
 enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000, LINGER_NS = 1000000000 };
 
@@ -44,7 +40,7 @@ static void give_up(struct gantry_ctl *m, gantry_result r, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	inet_source_close(&m->direct.exchange->dial);
+	inet_dial_stop(&m->direct.exchange->dial);
 	m->direct.exchange->step = EXCHANGE_IDLE;
 	tell_hub(m, r, text);
 }
@@ -56,33 +52,27 @@ static int receiver(const struct gantry_ctl *m) REQUIRES(loop_mu)
 	return ctl_bruck_to(m->config.rank, m->config.nranks, m->direct.exchange->bruck.sent);
 }
 
-static const struct gantry_addr *receiver_addr(const struct ctl_exchange *x)
-{
-	return &x->addrs[x->tries % (uint32_t)x->naddrs];
-}
-
 /* Again after a pause, as long as connecting may take. Time that the receiver let the hand-shake wait, because it had not come
- * to the allgather, does not count. */
-static void attempt_failed(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
+ * to the allgather, does not count: waited. */
+static void retry_later(struct gantry_ctl *m, const char *cause, bool waited) REQUIRES(loop_mu)
 {
 	struct ctl_exchange *x = m->direct.exchange;
 	char addr[GANTRY_ADDR_TEXT], seconds[16];
+	uint64_t at;
 
-	inet_source_close(&x->dial);
-	if (!x->failing_since ||
-	    (x->step == EXCHANGE_SHAKING && inet_loop.now - x->shaking_since >= (uint64_t)ATTEMPT_MS * MS))
+	if (!x->failing_since || waited)
 		x->failing_since = inet_loop.now;
 	if (inet_loop.now - x->failing_since >= m->connect_timeout) {
 		give_up(m, GANTRY_ERR_UNREACHABLE, "no way to rank %d at %s within %s (GANTRY_CONNECT_TIMEOUT): %s",
-			receiver(m), gantry_addr_text(receiver_addr(x), addr), ctl_seconds(m->connect_timeout, seconds),
+			receiver(m), gantry_addr_text(&x->dial.to, addr), ctl_seconds(m->connect_timeout, seconds),
 			cause);
 		return;
 	}
-	x->retry_at = inet_retry_at(inet_loop.now, x->tries++);
-	if (x->retry_at > x->failing_since + m->connect_timeout)
-		x->retry_at = x->failing_since + m->connect_timeout; /* a last attempt, then its cause is told */
-	x->step = EXCHANGE_PAUSE;
-	ctl_service_due(x->retry_at);
+	at = inet_dial_retry_at(&x->dial);
+	if (at > x->failing_since + m->connect_timeout)
+		at = x->failing_since + m->connect_timeout; /* a last attempt, then its cause is told */
+	x->step = EXCHANGE_DIALLING;
+	inet_dial_start(&x->dial, at);
 }
 
 static void block_arrived(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -105,7 +95,7 @@ static int hear_have(struct ctl_conn *c, const struct ctl_head *h, const uint8_t
 	if (right)
 		block_arrived(m);
 	else
-		attempt_failed(m, "it broke the protocol");
+		retry_later(m, "it broke the protocol", false);
 	return 1;
 }
 
@@ -116,7 +106,7 @@ static void sending_broke(struct ctl_conn *c, gantry_result why, const char *cau
 	(void)why;
 	m->direct.exchange->conn = NULL;
 	ctl_conn_close(c);
-	attempt_failed(m, cause);
+	retry_later(m, cause, false);
 }
 
 static const struct ctl_conn_ops sending_ops = {.frame = hear_have, .broken = sending_broke};
@@ -124,13 +114,14 @@ static const struct ctl_conn_ops sending_ops = {.frame = hear_have, .broken = se
 static void send_block(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_exchange *x = m->direct.exchange;
-	int round = x->bruck.sent;
+	int round = x->bruck.sent, fd;
 	struct ctl_head h = {.kind = CTL_BLOCK, .from = m->config.rank, .to = receiver(m), .tag = x->number};
+	struct inet_seals seals;
 	struct ctl_buf *b;
 
 	h.size = (uint32_t)ctl_bruck_size(&x->bruck, round);
-	if (ctl_conn_make(inet_source_release(&x->dial), &x->shake.seals, receiver_addr(x), &sending_ops, m,
-			  &x->conn) != GANTRY_OK) {
+	fd = inet_dial_take(&x->dial, &seals);
+	if (ctl_conn_make(fd, &seals, &x->dial.to, &sending_ops, m, &x->conn) != GANTRY_OK) {
 		give_up(m, GANTRY_ERR_NOMEM, "%s", gantry_last_error());
 		return;
 	}
@@ -141,116 +132,76 @@ static void send_block(struct gantry_ctl *m) REQUIRES(loop_mu)
 	ctl_conn_write(x->conn, ctl_out_make(b));
 }
 
-/* It has failed, or stands still within a message: a bit may have been flipped on the way. */
-static void misshaken(struct gantry_ctl *m, gantry_result r, const char *why) REQUIRES(loop_mu)
+static struct gantry_ctl *member_of(struct inet_dial *d)
 {
-	struct ctl_exchange *x = m->direct.exchange;
+	return gantry_container(d, struct ctl_exchange, dial)->member;
+}
+
+static bool aim_at_receiver(struct inet_dial *d, struct inet_dial_aim *ret) REQUIRES(loop_mu)
+{
+	const struct ctl_exchange *x = member_of(d)->direct.exchange;
+
+	ret->to = x->addrs[d->failures % (uint32_t)x->naddrs];
+	ret->patience = (uint64_t)(x->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
+	return true;
+}
+
+/* The receiver answers when it is in the allgather; the hub notices if it dies before. */
+static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = member_of(d);
+
+	ctl_exchange_hello_encode(&(struct ctl_exchange_hello){.comm_id = m->id.comm_id,
+							       .number = m->direct.exchange->number,
+							       .from = m->config.rank,
+							       .to = receiver(m)},
+				  ret->payload);
+	ret->size = CTL_EXCHANGE_SIZE;
+	ret->protocol = &exchange_service.protocol;
+	ret->key = &m->key;
+	ret->whole = (uint64_t)ATTEMPT_MS * MS;
+}
+
+static void receiver_answered(struct inet_dial *d) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = member_of(d);
+	bool has_it = d->shake.payload_size == 1 && d->shake.payload[0];
+
+	m->direct.exchange->failing_since = 0;
+	d->misshakes = 0;
+	if (has_it) {
+		inet_dial_stop(d);
+		block_arrived(m);
+	} else {
+		send_block(m);
+	}
+}
+
+static void attempt_failed(struct inet_dial *d) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = member_of(d);
+	const struct inet_handshake *h = &d->shake;
+	bool shook = d->cause == INET_DIAL_BROKE || d->cause == INET_DIAL_REFUSED;
 	char addr[GANTRY_ADDR_TEXT];
 
-	if (++x->misshakes < INET_TRIES)
-		attempt_failed(m, why);
-	else
-		give_up(m, r, "rank %d at %s: %s", receiver(m), gantry_addr_text(receiver_addr(x), addr), why);
-}
-
-static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	const struct inet_handshake *h = &m->direct.exchange->shake;
-
-	if (h->broken)
-		attempt_failed(m, h->broken_errno ? strerror(h->broken_errno)
-						  : "the connection was closed without a goodbye");
-	else if (h->refused && h->error == GANTRY_ERR_REFUSED)
-		attempt_failed(m, h->text);
-	else
-		misshaken(m, h->error, h->text);
-}
-
-static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	struct ctl_exchange *x = m->direct.exchange;
-	uint8_t out[CTL_EXCHANGE_SIZE];
-
-	ctl_exchange_hello_encode(
-		&(struct ctl_exchange_hello){
-			.comm_id = m->id.comm_id, .number = x->number, .from = m->config.rank, .to = receiver(m)},
-		out);
-	inet_handshake_end(&x->shake); /* of an attempt before */
-	if (inet_handshake_start_client(&x->shake, &exchange_service.protocol, &m->key, out, sizeof(out)) !=
-	    GANTRY_OK) {
-		give_up(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+	if (d->cause == INET_DIAL_EXIT || d->cause == INET_DIAL_OWN) {
+		give_up(m, d->cause == INET_DIAL_EXIT ? GANTRY_ERR_ABORTED : GANTRY_ERR_SYSTEM, "%s", d->text);
 		return;
 	}
-	x->step = EXCHANGE_SHAKING; /* until the receiver is in the allgather: the hub notices if it dies before */
-	x->shaking_since = inet_loop.now;
-	x->attempt_by = UINT64_MAX;
+	if (d->cause == INET_DIAL_REFUSED && h->refused && h->error == GANTRY_ERR_REFUSED)
+		d->misshakes = 0; /* it has not come yet, or is on its way out: the hub knows */
+	if (d->cause == INET_DIAL_REFUSED && d->misshakes >= INET_TRIES)
+		give_up(m, h->error, "rank %d at %s: %s", receiver(m), gantry_addr_text(&d->to, addr), d->text);
+	else
+		retry_later(m, d->text, shook && gantry_now_ns() - d->shaking.since >= (uint64_t)ATTEMPT_MS * MS);
 }
 
-static void move_shake(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	struct ctl_exchange *x = m->direct.exchange;
-	enum inet_event event = inet_handshake_move(&x->shake, x->dial.fd);
-
-	inet_source_set(&x->dial, inet_handshake_events(&x->shake));
-	if (event == INET_FAILED) {
-		shake_failed(m);
-	} else if (event == INET_DONE) {
-		x->failing_since = 0;
-		x->misshakes = 0;
-		if (x->shake.payload_size == 1 && x->shake.payload[0]) {
-			inet_source_close(&x->dial);
-			block_arrived(m);
-		} else {
-			send_block(m);
-		}
-	} else if (!x->shake.got) {
-		x->attempt_by = UINT64_MAX;
-	} else if (x->attempt_by == UINT64_MAX) {
-		x->attempt_by = inet_loop.now + (uint64_t)ATTEMPT_MS * MS;
-		ctl_service_due(x->attempt_by);
-	}
-}
-
-static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
-{
-	struct ctl_exchange *x = gantry_container(s, struct ctl_exchange, dial);
-	struct gantry_ctl *m = x->member;
-	socklen_t len = sizeof(int);
-	int e = 0;
-
-	if (x->step == EXCHANGE_CONNECTING) {
-		if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
-			return;
-		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
-		if (e) {
-			attempt_failed(m, strerror(e));
-			return;
-		}
-		start_hello(m);
-	}
-	if (inet_loop.parting && x->step == EXCHANGE_SHAKING)
-		give_up(m, GANTRY_ERR_ABORTED, "the process exits");
-	if (x->step == EXCHANGE_SHAKING)
-		move_shake(m);
-}
-
-static void dial(struct gantry_ctl *m) REQUIRES(loop_mu)
-{
-	struct ctl_exchange *x = m->direct.exchange;
-	int e;
-
-	x->dial = (struct inet_source){.fd = -1, .ready = dial_ready};
-	x->step = EXCHANGE_CONNECTING;
-	e = sock_connect(NULL, NULL, receiver_addr(x), &x->dial.fd);
-	if (!e && inet_source_add(&x->dial, EPOLLOUT) != GANTRY_OK)
-		e = ENOMEM;
-	if (e) {
-		attempt_failed(m, strerror(e));
-		return;
-	}
-	x->attempt_by = inet_loop.now + (uint64_t)(x->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
-	ctl_service_due(x->attempt_by);
-}
+static const struct inet_dial_ops receiver_ops = {
+	.aim = aim_at_receiver,
+	.hello = fill_hello,
+	.done = receiver_answered,
+	.failed = attempt_failed,
+};
 
 /* The next message, if it may go; or the word to the hub that all is done here. */
 static void move_on(struct gantry_ctl *m)
@@ -262,12 +213,14 @@ static void move_on(struct gantry_ctl *m)
 		tell_hub(m, GANTRY_OK, "");
 	if (x->told || x->step != EXCHANGE_IDLE || round < 0)
 		return;
-	x->tries = x->misshakes = 0;
+	inet_dial_reset(&x->dial);
 	x->failing_since = 0;
-	if (inet_candidates(&m->direct.addrs[round], x->addrs, &x->naddrs) != GANTRY_OK)
+	if (inet_candidates(&m->direct.addrs[round], x->addrs, &x->naddrs) != GANTRY_OK) {
 		give_up(m, GANTRY_ERR_UNREACHABLE, "rank %d: %s", receiver(m), gantry_last_error());
-	else
-		dial(m);
+		return;
+	}
+	x->step = EXCHANGE_DIALLING;
+	inet_dial_start(&x->dial, 0);
 }
 
 /* ---- receiving ---- */
@@ -373,7 +326,7 @@ struct ctl_exchange *ctl_exchange_make(struct gantry_ctl *m, size_t part, void *
 	if (!x)
 		return NULL;
 	x->member = m;
-	x->dial.fd = -1;
+	inet_dial_init(&x->dial, &receiver_ops);
 	ctl_bruck_start(&x->bruck, m->config.rank, m->config.nranks, part, all);
 	return x;
 }
@@ -401,16 +354,6 @@ void ctl_exchange_tick(struct gantry_ctl *m)
 		return;
 	if (!x->begun)
 		begin(m);
-	if (x->step == EXCHANGE_CONNECTING && inet_loop.now >= x->attempt_by)
-		attempt_failed(m, "no answer: a firewall may drop the packets");
-	if (x->step == EXCHANGE_SHAKING && inet_loop.now >= x->attempt_by)
-		misshaken(m, GANTRY_ERR_PROTOCOL, "its answer is not whole");
-	if (x->step == EXCHANGE_PAUSE && inet_loop.now >= x->retry_at)
-		dial(m);
-	if (x->step == EXCHANGE_PAUSE)
-		ctl_service_due(x->retry_at);
-	if (x->step == EXCHANGE_CONNECTING || x->step == EXCHANGE_SHAKING)
-		ctl_service_due(x->attempt_by);
 }
 
 static void close_received(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -426,11 +369,10 @@ void ctl_exchange_end(struct gantry_ctl *m)
 
 	if (!x)
 		return;
-	inet_source_close(&x->dial);
+	inet_dial_end(&x->dial);
 	ctl_conn_close(x->conn);
 	close_received(m);
 	m->direct.exchange = NULL;
-	inet_handshake_end(&x->shake);
 	free(x);
 }
 

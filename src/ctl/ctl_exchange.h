@@ -17,10 +17,11 @@
 
 #include "ctl/ctl_bruck.h"
 #include "ctl/ctl_service.h"
+#include "inet/dial.h"
 #include "inet/listen.h"
 #include "inet/settings.h"
 
-enum exchange_step { EXCHANGE_IDLE, EXCHANGE_PAUSE, EXCHANGE_CONNECTING, EXCHANGE_SHAKING, EXCHANGE_SENT };
+enum exchange_step { EXCHANGE_IDLE, EXCHANGE_DIALLING, EXCHANGE_SENT };
 
 struct gantry_ctl;
 struct ctl_exchange {
@@ -32,15 +33,10 @@ struct ctl_exchange {
 
 	/* The message on its way. */
 	enum exchange_step step;
-	struct inet_source dial;
-	struct inet_handshake shake;
+	struct inet_dial dial;
 	struct ctl_conn *conn; /* SENT: until HAVE */
 	struct gantry_addr addrs[INET_CANDIDATES];
 	int naddrs;
-	uint32_t tries, misshakes; /* misshakes: hand-shakes that failed */
-	uint64_t retry_at;
-	uint64_t attempt_by; /* SHAKING: for what is left of a message that has begun; UINT64_MAX: none has */
-	uint64_t shaking_since;
 	uint64_t failing_since; /* ns; 0: the last attempt has not failed */
 };
 

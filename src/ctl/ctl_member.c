@@ -185,7 +185,7 @@ void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, .
 	va_list ap;
 
 	m->step = STEP_OVER;
-	ctl_dial_stop(m);
+	inet_dial_stop(&m->dial.to_hub);
 	if (m->over == GANTRY_OK) {
 		m->over = why;
 		va_start(ap, fmt);
@@ -441,7 +441,7 @@ static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
 
 	LOG_INFO(COMM, "rank %d: the connection to the hub at %s broke (%s), dialling again", m->config.rank, m->hub,
 		 cause);
-	snprintf(m->dial.cause, sizeof(m->dial.cause), "%s", cause);
+	snprintf(m->dial.to_hub.text, sizeof(m->dial.to_hub.text), "%s", cause);
 	ctl_dial_again(m);
 }
 
@@ -487,7 +487,6 @@ static bool waits_for_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	if (!m->conn || !m->conn->session.on || inet_loop.now >= m->leave_by)
 		return false;
-	ctl_dial_tick(m);
 	ctl_service_due(m->leave_by);
 	return m->conn && m->conn->session.on;
 }
@@ -505,7 +504,7 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 	}
 	if (waits_for_hub(m))
 		return;
-	ctl_dial_stop(m);
+	inet_dial_stop(&m->dial.to_hub);
 	ctl_conn_finish(m->conn, linger);
 	ctl_service.nleaving--;
 	ctl_exchange_forget(m);
@@ -523,7 +522,6 @@ void ctl_members_take(void)
 			member_leave(m);
 			continue;
 		}
-		ctl_dial_tick(m); /* a new one, or one that has just lost its socket */
 		if (m->direct.exchange && !m->direct.exchange->begun)
 			ctl_exchange_tick(m);
 	}
@@ -532,14 +530,14 @@ void ctl_members_take(void)
 static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
-	char seconds[16], cause[300], word[400];
+	char seconds[16], cause[400], word[450];
 
 	ctl_seconds(m->timeout, seconds);
-	if (m->dial.step == DIAL_IDLE)
+	if (m->dial.to_hub.state == INET_DIAL_IDLE)
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", seconds);
 	else
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), nor another connection: %s",
-			 seconds, *m->dial.cause ? m->dial.cause : "no answer");
+			 seconds, *m->dial.to_hub.text ? m->dial.to_hub.text : "no answer");
 	/* If it was only stopped, it shall know when it comes back. */
 	snprintf(word, sizeof(word), "it gave up the hub: %s", cause);
 	h.size = (uint32_t)strlen(word);
@@ -565,9 +563,8 @@ static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_dial_again(m);
 	else if (c->session.on)
 		ctl_service_due(c->heard + stall);
-	if (m->dial.step == DIAL_PAUSE && !ctl_conn_is_cut(c) && inet_loop.now - c->heard < stall)
-		ctl_dial_stop(m); /* it was heard after all */
-	ctl_dial_tick(m);
+	if (m->dial.to_hub.state == INET_DIAL_PAUSE && !ctl_conn_is_cut(c) && inet_loop.now - c->heard < stall)
+		inet_dial_stop(&m->dial.to_hub); /* it was heard after all */
 }
 
 void ctl_members_tick(void)
@@ -576,7 +573,7 @@ void ctl_members_tick(void)
 		char seconds[16];
 
 		if (m->step == STEP_JOINING) {
-			ctl_dial_tick(m);
+			ctl_join_watch(m);
 		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
 			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
 					m->config.rank, m->hub, ctl_seconds(m->patience, seconds));

@@ -10,19 +10,18 @@
  *      +-----------------------------+   what may pass is tried again until GANTRY_CONNECT_TIMEOUT
  *
  * WAITING has no deadline but GANTRY_CALL_TIMEOUT: ranks that have not come are late. A hub that falls silent is noticed.
- *
- * Dialling, for the first time or again, has states of its own: PAUSE <-> CONNECTING -> SHAKING -> IDLE.
+ * Dialling, for the first time or again, has states of its own (inet/dial.h).
  */
 #ifndef GANTRY_CTL_CTL_MEMBER_H
 #define GANTRY_CTL_CTL_MEMBER_H
 
 #include "ctl/ctl_exchange.h"
 #include "ctl/ctl_service.h"
+#include "inet/dial.h"
 #include "inet/listen.h"
 #include "inet/settings.h"
 
 enum ctl_step { STEP_JOINING, STEP_WAITING, STEP_JOINED, STEP_OVER };
-enum ctl_dial_step { DIAL_PAUSE, DIAL_CONNECTING, DIAL_SHAKING, DIAL_IDLE };
 
 /* Another rank, as this one knows it. */
 struct ctl_peer {
@@ -49,20 +48,12 @@ struct ctl_call {
 	char text[CTL_TEXT_MAX]; /* why an allgather failed; "" if only the result says so */
 };
 
-/* How a membership gets to the hub, for the first time and again. */
+/* How a membership reaches the hub, for the first time and again. */
 struct ctl_dial {
-	enum ctl_dial_step step;
-	struct inet_source source; /* CONNECTING, SHAKING */
-	struct inet_handshake shake;
-	uint64_t retry_at, attempt_by; /* ns */
-	uint32_t tries;
-	uint32_t misshakes; /* of these, hand-shakes that failed */
-	uint32_t way;	    /* of the addresses, the first to try */
-	int reached;	    /* a connection was accepted there at least once */
-	char cause[160];    /* why the last attempt failed */
-	/* Again: which socket it is, and since when nothing listens there. */
-	uint32_t generation;
-	uint64_t refused_since;
+	struct inet_dial to_hub;
+	uint32_t way;	     /* of the addresses, the first to try */
+	int reached;	     /* a connection was accepted there at least once */
+	uint32_t generation; /* of the socket, dialling again */
 };
 
 struct gantry_ctl {
@@ -135,10 +126,10 @@ void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, .
 extern const struct ctl_conn_ops ctl_member_ops; /* of m->conn */
 
 /* ctl_dial.c */
-/* Does what is due; not dialling is fine. */
-void ctl_dial_tick(struct gantry_ctl *m) REQUIRES(loop_mu);
+extern const struct inet_dial_ops ctl_dial_ops;		     /* of m->dial.to_hub */
 void ctl_dial_again(struct gantry_ctl *m) REQUIRES(loop_mu); /* unless it does already */
-void ctl_dial_stop(struct gantry_ctl *m) REQUIRES(loop_mu);
+/* JOINING: whether a deadline has passed, which ends it. */
+void ctl_join_watch(struct gantry_ctl *m) REQUIRES(loop_mu);
 
 /* ctl.c */
 void ctl_member_free(struct gantry_ctl *m);

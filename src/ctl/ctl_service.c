@@ -21,7 +21,7 @@
 #include "inet/sock.h"
 
 enum { READS_PER_EVENT = 8, IOVECS = 64, HUBS_WAIT_MS = 500 };
-static const uint64_t slack_max_ns = 500000000, refused_max_ns = 1000000000;
+static const uint64_t slack_max_ns = 500000000;
 
 #ifndef CTL_PLANTED
 #define CTL_PLANTED                                                                                                    \
@@ -60,17 +60,6 @@ int ctl_silent(uint64_t *heard, uint64_t timeout)
 	if (ctl_service.late > timeout / 8 && now - *heard > timeout / 2)
 		*heard = now - timeout / 2;
 	return now - *heard >= ctl_patience(timeout);
-}
-
-bool ctl_refused(uint64_t *since, int e, uint64_t timeout)
-{
-	uint64_t enough = timeout / 8 < refused_max_ns ? timeout / 8 : refused_max_ns;
-
-	if (e != ECONNREFUSED)
-		*since = 0;
-	else if (!*since)
-		*since = inet_loop.now;
-	return *since && inet_loop.now - *since >= enough;
 }
 
 /* ---- frames to be sent ---- */

@@ -169,12 +169,6 @@ void ctl_service_due(uint64_t when) REQUIRES(loop_mu);
 int ctl_silent(uint64_t *heard, uint64_t timeout) REQUIRES(loop_mu);
 /* How long after its last word a peer counts as silent: it may have fallen silent a beat later. */
 uint64_t ctl_patience(uint64_t timeout);
-/*
- * Whether a connect that fails like this (errno, 0: it did not) shows that the peer's process has ended: nothing listens at
- * its address, and that for longer than addresses and filters take that come and go. *since: the caller's, zero to begin
- * with.
- */
-bool ctl_refused(uint64_t *since, int e, uint64_t timeout) REQUIRES(loop_mu);
 /* "0.5 s" of nanoseconds. */
 const char *ctl_seconds(uint64_t ns, char buf[16]);
 

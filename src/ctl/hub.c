@@ -410,7 +410,6 @@ static void watch_ranks(struct hub *hub) REQUIRES(loop_mu)
 		struct hub_rank *rank = &hub->ranks[i];
 		char seconds[16], cause[128];
 
-		hub_probe_tick(rank);
 		if (rank->state != HUB_HERE)
 			continue;
 		if (!ctl_silent(&rank->conn->heard, hub->timeout)) {

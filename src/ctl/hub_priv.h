@@ -124,7 +124,6 @@ bool hub_resumes(const struct ctl_hello *h);
 /* ctl_conn_ops.cut: the rank has lost its socket. */
 void hub_rank_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu);
 /* Whether its process still listens; no probe is fine for both. */
-void hub_probe_tick(struct hub_rank *rank) REQUIRES(loop_mu);
 void hub_probe_drop(struct hub_rank *rank) REQUIRES(loop_mu);
 /* A proved connection. False: it is a newcomer's. Else it is taken by a rank that goes on with it, or refused. */
 bool hub_take_back(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu);

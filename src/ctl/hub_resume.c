@@ -8,83 +8,59 @@
  * means nothing.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "base/assert.h"
 #include "base/identity.h"
 #include "base/log.h"
 #include "ctl/hub_priv.h"
+#include "inet/dial.h"
 #include "inet/settings.h"
 
 enum { PROBES = 8 }; /* in GANTRY_TIMEOUT */
 
-/* Dials a rank that has lost its socket, to see whether anybody listens there. */
+/* Dials a rank that has lost its socket, to see whether its process still listens. */
 struct hub_probe {
-	struct inet_source source;
+	struct inet_dial dial;
 	struct hub_rank *rank; /* borrowed */
-	uint64_t next;	       /* ns: the next attempt; while one is under way, its end */
-	uint64_t refused_since;
-	uint32_t failures;
 };
 
 /* ---- whether its process lives ---- */
 
-static void probe_done(struct hub_probe *p, int e) REQUIRES(loop_mu)
+static bool aim_probe(struct inet_dial *d, struct inet_dial_aim *ret) REQUIRES(loop_mu)
 {
-	struct hub_rank *rank = p->rank;
+	const struct hub_rank *rank = gantry_container(d, struct hub_probe, dial)->rank;
 
-	inet_source_close(&p->source);
-	if (ctl_refused(&p->refused_since, e, rank->hub->timeout)) {
+	ASSERT(rank->state == HUB_HERE);
+	ret->to = rank->hub->addrs[hub_rank_index(rank)];
+	ret->patience = rank->hub->timeout / PROBES;
+	return true;
+}
+
+static void probe_connected(struct inet_dial *d) REQUIRES(loop_mu)
+{
+	inet_dial_stop(d);
+	inet_dial_start(d, inet_dial_retry_at(d));
+}
+
+static void probe_failed(struct inet_dial *d) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = gantry_container(d, struct hub_probe, dial)->rank;
+
+	if (inet_dial_is_deserted(d, rank->hub->timeout))
 		hub_rank_lost(rank, GANTRY_ERR_PEER_LOST,
 			      "the connection broke, and nothing listens there any more: its process ended");
-		return;
-	}
-	p->next = inet_retry_at(inet_loop.now, p->failures++);
-	ctl_service_due(p->next);
+	else
+		inet_dial_start(d, inet_dial_retry_at(d));
 }
 
-static void probe_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
-{
-	socklen_t len = sizeof(int);
-	int e = 0;
-
-	(void)events;
-	getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
-	probe_done(gantry_container(s, struct hub_probe, source), e);
-}
-
-void hub_probe_tick(struct hub_rank *rank)
-{
-	struct hub_probe *p = rank->probe;
-	int e;
-
-	if (!p)
-		return;
-	ASSERT(rank->state == HUB_HERE);
-	if (inet_loop.now < p->next) {
-		ctl_service_due(p->next);
-	} else if (p->source.fd >= 0) {
-		probe_done(p, ETIMEDOUT);
-	} else {
-		p->source.ready = probe_ready;
-		p->next = inet_loop.now + rank->hub->timeout / PROBES;
-		ctl_service_due(p->next);
-		e = sock_connect(NULL, NULL, &rank->hub->addrs[hub_rank_index(rank)], &p->source.fd);
-		if (!e && inet_source_add(&p->source, EPOLLOUT) != GANTRY_OK)
-			e = ENOMEM;
-		if (e)
-			probe_done(p, e);
-	}
-}
+static const struct inet_dial_ops probe_ops = {.aim = aim_probe, .done = probe_connected, .failed = probe_failed};
 
 void hub_probe_drop(struct hub_rank *rank)
 {
 	if (!rank->probe)
 		return;
-	inet_source_close(&rank->probe->source);
+	inet_dial_end(&rank->probe->dial);
 	free(rank->probe);
 	rank->probe = NULL;
 }
@@ -101,10 +77,10 @@ void hub_rank_cut(struct ctl_conn *c, const char *cause)
 	rank->probe = calloc(1, sizeof(*rank->probe)); /* without one it is found by its silence */
 	if (!rank->probe)
 		return;
-	rank->probe->source.fd = -1;
+	inet_dial_init(&rank->probe->dial, &probe_ops);
 	rank->probe->rank = rank;
-	rank->probe->next = inet_retry_at(inet_loop.now, 0); /* it comes back at once, if it can */
-	ctl_service_due(rank->probe->next);
+	inet_dial_start(&rank->probe->dial,
+			inet_dial_retry_at(&rank->probe->dial)); /* it comes back at once, if it can */
 }
 
 /* ---- coming back ---- */

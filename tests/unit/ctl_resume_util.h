@@ -56,11 +56,8 @@ static inline void make_trouble(const struct gantry_unique_id *id, struct gantry
 		end_socket(m->conn);
 	if (r && what == END_HUB)
 		end_socket(r->conn);
-	if (what == DIAL_BESIDE && m->conn && m->dial.step == DIAL_IDLE) {
-		m->dial.step = DIAL_PAUSE;
-		m->dial.retry_at = 0;
-		inet_loop_wake();
-	}
+	if (what == DIAL_BESIDE && m->conn)
+		ctl_dial_again(m);
 	inet_loop_unlock();
 }
 

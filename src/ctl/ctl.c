@@ -312,6 +312,7 @@ static gantry_result member_begin(struct gantry_ctl *m)
 	gantry_list_append(&ctl_service.members, &m->node);
 	if (listens)
 		member_listen(m, &addr);
+	ctl_join_watch(m);
 	inet_dial_start(&m->dial.to_hub, 0);
 out:
 	inet_loop_unlock();

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-enum { EVENTS = 64, EXIT_WAIT_MS = 1000, RETRY_MIN_MS = 10, RETRY_MAX_MS = 500 };
+enum { EVENTS = 64, EXIT_WAIT_MS = 1000, RETRY_MIN_MS = 10, RETRY_MAX_MS = 250 };
 static const uint64_t backlog_ns = 20000000;
 
 struct inet_loop inet_loop = {

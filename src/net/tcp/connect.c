@@ -18,32 +18,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/dial.h"
 #include "inet/sock.h"
 #include "net/tcp/network.h"
 
 /* ATTEMPT: for TCP to connect; then another address may be tried. */
 enum { STAGGER_MS = 50, ATTEMPT_MS = 5000, KEEP_RESULT_S = 600 };
-enum attempt_state { ATTEMPT_WAITING, ATTEMPT_CONNECTING, ATTEMPT_WELCOME };
 
 /* One socket on its way to become a lane. */
 struct tcp_attempt {
-	struct inet_source source;
+	struct inet_dial dial;
 	struct gantry_list node;
 	struct tcp_connector *connector;
 	int lane, candidate, rail;
-	enum attempt_state state;
-	uint64_t start_at, deadline; /* deadline: of TCP's own connecting; what follows has the connector's */
-	uint32_t failures;
-	struct inet_handshake shake;
 };
 
-static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
+static const struct inet_dial_ops attempt_ops;
 static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu);
 static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4))) REQUIRES(loop_mu);
@@ -52,8 +47,7 @@ static void connector_fail(struct tcp_connector *c, gantry_result r, const char 
 
 static void attempt_free(struct tcp_attempt *a) REQUIRES(loop_mu)
 {
-	inet_source_close(&a->source);
-	inet_handshake_end(&a->shake);
+	inet_dial_end(&a->dial);
 	gantry_list_remove(&a->node);
 	free(a);
 }
@@ -79,19 +73,19 @@ static int attempt_rail(const struct tcp_connector *c, int lane, int candidate)
 	return d->rails[0];
 }
 
-static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
+static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at) REQUIRES(loop_mu)
 {
 	struct tcp_attempt *a = calloc(1, sizeof(*a));
 
 	if (!a)
 		return GANTRY_ERR_NOMEM;
-	a->source.fd = -1;
+	inet_dial_init(&a->dial, &attempt_ops);
 	a->connector = c;
 	a->lane = lane;
 	a->candidate = candidate;
 	a->rail = attempt_rail(c, lane, candidate);
-	a->start_at = start_at;
 	gantry_list_append(&c->attempts, &a->node);
+	inet_dial_start(&a->dial, start_at);
 	return GANTRY_OK;
 }
 
@@ -107,14 +101,15 @@ static struct gantry_addr attempt_target(const struct tcp_attempt *a)
 		to = c->handle.addrs[a->candidate % c->handle.naddrs];
 	} else {
 		/* Several may be (NICs on one switch, link-local addresses): begin with our counterpart. */
-		for (int j = 0; j < n && pick < 0 && !a->failures; j++) {
+		for (int j = 0; j < n && pick < 0 && !a->dial.failures; j++) {
 			int i = (a->lane - 1 + j) % n;
 
 			for (int k = 0; k < nic->naddrs && pick < 0; k++)
 				if (gantry_nic_same_subnet(nic, k, &c->welcome.addrs[i]))
 					pick = i;
 		}
-		to = c->welcome.addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->failures) % (uint32_t)n)];
+		to = c->welcome
+			     .addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->dial.failures) % (uint32_t)n)];
 	}
 	/* A link-local address means the link that our own interface is on. */
 	if (to.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&to.in6.sin6_addr))
@@ -199,9 +194,10 @@ static void connector_retry(struct tcp_connector *c, int e) REQUIRES(loop_mu)
 	drop_link(c);
 }
 
-static void attempt_failed(struct tcp_attempt *a, int e) REQUIRES(loop_mu)
+static void try_again(struct tcp_attempt *a) REQUIRES(loop_mu)
 {
 	struct tcp_connector *c = a->connector;
+	int e = a->dial.error;
 	int only = c->attempts.next->next == &c->attempts;
 
 	switch (sock_errno_class(e)) {
@@ -220,10 +216,7 @@ static void attempt_failed(struct tcp_attempt *a, int e) REQUIRES(loop_mu)
 	c->last_errno = e;
 	if (a->lane) {
 		/* Another address of the peer may be the one this rail can reach. */
-		inet_source_close(&a->source);
-		inet_handshake_end(&a->shake);
-		a->state = ATTEMPT_WAITING;
-		a->start_at = inet_retry_at(gantry_now_ns(), a->failures++);
+		inet_dial_start(&a->dial, inet_dial_retry_at(&a->dial));
 	} else if (only) {
 		connector_retry(c, e);
 	} else {
@@ -255,34 +248,30 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	struct inet_seals seals;
 	int lane = a->lane, fd;
 	char text[GANTRY_ADDR_TEXT];
-	uint64_t now = gantry_now_ns();
-	struct gantry_addr to = attempt_target(a);
+	struct gantry_addr to = a->dial.to;
 
 	if (lane == 0) {
 		c->welcome = *w;
 		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text),
-			 a->shake.peer);
+			 a->dial.shake.peer);
 		tcp_link_meet(l, &c->rx_memory,
 			      &(struct tcp_peer){.host = w->host,
 						 .window = w->window,
 						 .eager_max = w->eager_max,
 						 .unpack = (enum wire_unpack)w->unpack,
-						 .sealed = a->shake.seals.tx != NULL,
+						 .sealed = a->dial.shake.seals.tx != NULL,
 						 .resume = (enum inet_resume)w->resume});
 	}
-	fd = inet_source_release(&a->source);
-	seals = a->shake.seals;
-	a->shake.seals = (struct inet_seals){0};
+	fd = inet_dial_take(&a->dial, &seals);
 	attempt_free(a);
 	tcp_lane_take(l, lane, fd, &seals, &to, &c->ctx, NULL);
 	if (lane == 0) {
 		attempts_drop(c);
 		for (int i = 1; i < l->nlanes; i++)
-			if (attempt_add(c, i, i, now) != GANTRY_OK) {
+			if (attempt_add(c, i, i, 0) != GANTRY_OK) {
 				connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
 				return;
 			}
-		connector_step(c, now);
 		return;
 	}
 	if (l->lanes_here < l->nlanes)
@@ -296,12 +285,13 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	tcp_link_confirm(l);
 }
 
-static void attempt_welcomed(struct tcp_attempt *a) REQUIRES(loop_mu)
+static void attempt_welcomed(struct inet_dial *d) REQUIRES(loop_mu)
 {
+	struct tcp_attempt *a = gantry_container(d, struct tcp_attempt, dial);
 	struct tcp_connector *c = a->connector;
 	struct wire_welcome w;
 
-	if (wire_welcome_decode(a->shake.payload, a->shake.payload_size, &w) != GANTRY_OK) {
+	if (wire_welcome_decode(d->shake.payload, d->shake.payload_size, &w) != GANTRY_OK) {
 		connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
 	} else if (w.verdict == WIRE_UNKNOWN_SESSION) {
 		connector_retry(c, ECONNRESET);
@@ -314,39 +304,32 @@ static void attempt_welcomed(struct tcp_attempt *a) REQUIRES(loop_mu)
 	} else {
 		lane_up(a, &w);
 	}
+	tcp_accept_reconsider();
 }
 
 /* ---- an attempt's way ---- */
 
-static void attempt_start(struct tcp_attempt *a) REQUIRES(loop_mu)
+static bool attempt_aim(struct inet_dial *d, struct inet_dial_aim *ret) REQUIRES(loop_mu)
 {
+	const struct tcp_attempt *a = gantry_container(d, struct tcp_attempt, dial);
 	const struct gantry_nic *nic = &tcp_network.nics->nics[a->rail];
-	struct gantry_addr to = attempt_target(a);
-	const struct gantry_addr *from = NULL;
-	int local = gantry_addr_is_local(&to);
-	const char *device = gantry_params()->bind_device && gantry_nic_should_bind(nic, &to) ? nic->name : NULL;
-	int e;
 
-	for (int i = 0; i < nic->naddrs && !from; i++)
-		if (nic->addrs[i].sa.sa_family == to.sa.sa_family)
-			from = &nic->addrs[i];
-	/* Loopback can only talk to loopback. */
-	if (from && nic->is_loopback && !local)
-		from = NULL, device = NULL;
-	a->source.ready = attempt_ready;
-	a->state = ATTEMPT_CONNECTING;
-	a->deadline = gantry_now_ns() + (uint64_t)ATTEMPT_MS * 1000000;
-	e = sock_connect(from, device, &to, &a->source.fd);
-	if (e)
-		attempt_failed(a, e);
-	else if (inet_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
-		connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+	ret->to = attempt_target(a);
+	ret->patience = (uint64_t)ATTEMPT_MS * 1000000;
+	if (nic->is_loopback && !gantry_addr_is_local(&ret->to)) /* loopback can only talk to loopback */
+		return true;
+	if (gantry_params()->bind_device && gantry_nic_should_bind(nic, &ret->to))
+		ret->device = nic->name;
+	for (int i = 0; i < nic->naddrs && !ret->from.sa.sa_family; i++)
+		if (nic->addrs[i].sa.sa_family == ret->to.sa.sa_family)
+			ret->from = nic->addrs[i];
+	return true;
 }
 
-static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
+static void attempt_hello(struct inet_dial *d, struct inet_dial_hello *ret) REQUIRES(loop_mu)
 {
+	struct tcp_attempt *a = gantry_container(d, struct tcp_attempt, dial);
 	struct tcp_connector *c = a->connector;
-	uint8_t out[WIRE_HELLO_SIZE];
 	struct wire_hello h = {
 		.listener = c->handle.listener,
 		.process = tcp_network.process,
@@ -363,56 +346,39 @@ static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
 
 	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
 	memcpy(h.session, c->link->session.key, WIRE_SESSION_SIZE);
-	wire_hello_encode(&h, out);
-	if (inet_handshake_start_client(&a->shake, &tcp_service.protocol, &tcp_network.key, out, sizeof(out)) !=
-	    GANTRY_OK) {
-		connector_fail(c, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
-		return false;
-	}
-	/* From here on a slow peer is waited for: to dial again would only give it more to do. */
-	a->state = ATTEMPT_WELCOME;
-	a->deadline = UINT64_MAX;
-	/* This address answers: the others need not be tried. */
+	wire_hello_encode(&h, ret->payload);
+	ret->size = WIRE_HELLO_SIZE;
+	ret->protocol = &tcp_service.protocol;
+	ret->key = &tcp_network.key;
+	/* From here on a slow peer is waited for, until the connector's deadline: to dial again would only give it more to do.
+	 * This address answers: the others need not be tried. */
 	gantry_list_each_entry_safe (other, &c->attempts, struct tcp_attempt, node)
-		if (!a->lane && other != a && other->state != ATTEMPT_WELCOME)
+		if (!a->lane && other != a && other->dial.state != INET_DIAL_SHAKING)
 			attempt_free(other);
-	return true;
 }
 
-static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+static void attempt_failed(struct inet_dial *d) REQUIRES(loop_mu)
 {
-	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
-	const struct inet_handshake *h = &a->shake;
-	enum inet_event event;
+	struct tcp_attempt *a = gantry_container(d, struct tcp_attempt, dial);
 
-	(void)events;
-	if (a->state == ATTEMPT_CONNECTING) {
-		int e = sock_error(s->fd);
-
-		if (e)
-			attempt_failed(a, e);
-		if (e || !start_hello(a))
-			return;
-	}
-	event = inet_loop.parting ? INET_AGAIN : inet_handshake_move(&a->shake, s->fd);
-	inet_source_set(s, inet_handshake_events(h));
-	switch (event) {
-	case INET_DONE:
-		attempt_welcomed(a);
-		break;
-	case INET_FAILED:
-		/* It hung up on our hello: it is restarting, was crowded by strangers, or is not ours. */
-		if (h->broken)
-			attempt_failed(a, h->broken_errno ? h->broken_errno : ECONNRESET);
-		else
-			connector_fail(a->connector, h->error, "%s%s", h->refused ? "refused by the peer: " : "",
-				       h->text);
-		break;
-	default:
+	if (d->cause == INET_DIAL_EXIT)
 		return;
-	}
+	if (d->cause == INET_DIAL_REFUSED)
+		connector_fail(a->connector, d->shake.error, "%s%s", d->shake.refused ? "refused by the peer: " : "",
+			       d->text);
+	else if (d->cause == INET_DIAL_OWN)
+		connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", d->text);
+	else /* if it hung up on our hello, it is restarting, was crowded by strangers, or is not ours */
+		try_again(a);
 	tcp_accept_reconsider();
 }
+
+static const struct inet_dial_ops attempt_ops = {
+	.aim = attempt_aim,
+	.hello = attempt_hello,
+	.done = attempt_welcomed,
+	.failed = attempt_failed,
+};
 
 /* ---- the clock ---- */
 
@@ -435,7 +401,7 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 static int waits_for_welcome(const struct tcp_connector *c)
 {
 	gantry_list_each (pos, &c->attempts)
-		if (gantry_container(pos, struct tcp_attempt, node)->state == ATTEMPT_WELCOME)
+		if (gantry_container(pos, struct tcp_attempt, node)->dial.state == INET_DIAL_SHAKING)
 			return 1;
 	return 0;
 }
@@ -478,22 +444,6 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 		}
 	} else if (gantry_list_empty(&c->attempts) && now >= c->retry_at) {
 		begin(c, now);
-	}
-	/* Starting one may end the connector's whole list: look again from the front each time. */
-	for (int again = 1; again && c->state == TCP_CONNECTING;) {
-		again = 0;
-		gantry_list_each_entry (a, &c->attempts, struct tcp_attempt, node) {
-			if (a->state == ATTEMPT_WAITING && now >= a->start_at) {
-				attempt_start(a);
-				again = 1;
-				break;
-			}
-			if (a->state != ATTEMPT_WAITING && now > a->deadline) {
-				attempt_failed(a, ETIMEDOUT);
-				again = 1;
-				break;
-			}
-		}
 	}
 }
 

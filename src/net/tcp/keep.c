@@ -328,8 +328,6 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 	lane->resume.stopped = true;
 	lane->resume.tell = lane->index > 0;
 	lane->resume.down_since = now;
-	lane->resume.dial_at = now;
-	lane->resume.failures = 0;
 	l->resume.lanes_lost++;
 	store_relaxed(&l->tx.pending, 1);
 	unlock_lane(lane);
@@ -528,8 +526,6 @@ void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 	store_relaxed(&l->tx.pending, 1);
 	l->resume.resumed++;
 	unlock_lane(lane);
-	if (!lane->index)
-		l->resume.refused_since = 0;
 	store_relaxed(&l->last.heard, gantry_ticks());
 	LOG_INFO(NET, "%s: lane %d is back after %.3g s", l->session.peer, lane->index,
 		 (double)(gantry_now_ns() - r->down_since) / 1e9);

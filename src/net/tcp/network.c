@@ -144,11 +144,9 @@ static int leaving(int last, int ms) REQUIRES(loop_mu)
 
 static void close_lanes(const struct gantry_list *links) REQUIRES(loop_mu)
 {
-	gantry_list_each_entry (l, links, struct tcp_link, node) {
+	gantry_list_each_entry (l, links, struct tcp_link, node)
 		for (int i = 0; i < l->nlanes; i++)
 			l->lanes[i].io.ops->close(&l->lanes[i].io);
-		tcp_resume_in_child(l);
-	}
 }
 
 /* What the parent has open, and its identity. */

@@ -6,12 +6,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/dial.h"
 #include "inet/sock.h"
 #include "net/tcp/network.h"
 
@@ -25,8 +25,6 @@ enum {
 	BUSY_FOR_MS = 1000,
 	DIAL_MS = 250,
 	HELLO_MS = 5000,
-	REFUSED_MS = 1000,
-	PAUSE_MAX_MS = 250,
 	ALIVE_MS = 300,
 	REPAIRS_MS = 10000
 };
@@ -125,16 +123,11 @@ bool tcp_resume_damaged(struct tcp_lane *lane)
 
 /* ---- dialling ---- */
 
-enum dial_state { DIAL_CONNECTING, DIAL_HELLO };
-
+/* From when a lane is to have another socket until it has. */
 struct tcp_dial {
-	struct inet_source source;
+	struct inet_dial dial;
 	struct tcp_lane *lane; /* borrowed: its link drops the dial first */
-	enum dial_state state;
-	struct gantry_addr to;
-	uint32_t generation;
-	uint64_t deadline;
-	struct inet_handshake shake;
+	uint32_t generation;   /* of the socket on its way */
 };
 
 static void drop_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
@@ -143,9 +136,7 @@ static void drop_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
 
 	if (!d)
 		return;
-	inet_source_reset(
-		&d->source); /* the peer may have it already, and would take its end for that of this process */
-	inet_handshake_end(&d->shake);
+	inet_dial_end(&d->dial);
 	lane->resume.dial = NULL;
 	free(d);
 }
@@ -165,46 +156,9 @@ static void forget_generation(struct tcp_lane *lane, uint32_t generation)
 	link_mu_unlock(&lane->link->mu);
 }
 
-static void pause_dial(struct tcp_lane *lane, uint64_t now) REQUIRES(loop_mu)
+static void dial_later(struct tcp_dial *d) REQUIRES(loop_mu)
 {
-	uint64_t pause = 10 * MS << (lane->resume.failures < 6 ? lane->resume.failures : 6);
-
-	lane->resume.failures++;
-	lane->resume.dial_at = now + (pause < PAUSE_MAX_MS * MS ? pause : PAUSE_MAX_MS * MS);
-}
-
-/* A process that has ended does not listen any more; a second is for addresses and filters that come and go. */
-static void note_refusal(struct tcp_lane *lane, int e, uint64_t now)
-{
-	struct tcp_link *l = lane->link;
-	char text[GANTRY_ADDR_TEXT];
-	uint64_t since = l->resume.refused_since;
-
-	if (lane->index)
-		return;
-	if (e != ECONNREFUSED)
-		l->resume.refused_since = 0;
-	else if (!since)
-		l->resume.refused_since = now;
-	else if (now - since > REFUSED_MS * MS)
-		tcp_link_fail(
-			l, 0, GANTRY_ERR_PEER_LOST,
-			"the connection broke, and nothing listens at %s any more: its process has ended, or given the "
-			"connection up",
-			gantry_addr_text(&lane->peer, text));
-}
-
-static void dial_failed(struct tcp_lane *lane, int e) REQUIRES(loop_mu)
-{
-	struct tcp_dial *d = lane->resume.dial;
-	uint64_t now = gantry_now_ns();
-
-	LOG_DEBUG(NET, "%s: lane %d: dialling again: %s", lane->link->session.peer, lane->index, strerror(e));
-	if (d->state == DIAL_HELLO && lane->index)
-		forget_generation(lane, d->generation);
-	drop_dial(lane);
-	pause_dial(lane, now);
-	note_refusal(lane, e, now);
+	inet_dial_start(&d->dial, inet_dial_retry_at(&d->dial));
 }
 
 /* A new socket is encrypted if, and only if, the session is. */
@@ -215,14 +169,15 @@ static bool seals_fit(const struct tcp_link *l, const struct inet_seals *seals)
 #define UNLIKE_SEALS "of the session and its new socket only one is encrypted"
 
 /* The peer has the socket. */
-static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
+static void dial_welcomed(struct inet_dial *dial) REQUIRES(loop_mu)
 {
-	struct tcp_dial *d = lane->resume.dial;
+	struct tcp_dial *d = gantry_container(dial, struct tcp_dial, dial);
+	struct tcp_lane *lane = d->lane;
 	struct tcp_link *l = lane->link;
 	struct tcp_new_socket s;
 	struct wire_welcome w;
 
-	if (wire_welcome_decode(d->shake.payload, d->shake.payload_size, &w) != GANTRY_OK) {
+	if (wire_welcome_decode(dial->shake.payload, dial->shake.payload_size, &w) != GANTRY_OK) {
 		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: what answers there does not speak our protocol",
 			      lane->index);
 		drop_dial(lane);
@@ -236,39 +191,35 @@ static void dial_welcomed(struct tcp_lane *lane) REQUIRES(loop_mu)
 	}
 	if (w.verdict != WIRE_LANE) { /* not yet; but it lives */
 		store_relaxed(&l->last.heard, gantry_ticks());
-		drop_dial(lane);
-		pause_dial(lane, gantry_now_ns());
+		inet_dial_stop(dial);
+		dial_later(d);
 		return;
 	}
-	if (!seals_fit(l, &d->shake.seals)) {
+	if (!seals_fit(l, &dial->shake.seals)) {
 		tcp_link_fail(l, 1, GANTRY_ERR_AUTH, "lane %d: " UNLIKE_SEALS, lane->index);
 		drop_dial(lane);
 		return;
 	}
 	if (!lane->index && !lane->resume.stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
-	s = (struct tcp_new_socket){.fd = inet_source_release(&d->source),
-				    .seals = d->shake.seals,
-				    .peer = d->to,
-				    .generation = d->generation,
-				    .received = w.received};
-	d->shake.seals = (struct inet_seals){0};
+	s = (struct tcp_new_socket){.peer = dial->to, .generation = d->generation, .received = w.received};
+	s.fd = inet_dial_take(dial, &s.seals);
 	drop_dial(lane);
 	tcp_lane_install(lane, &s);
 }
 
 /* A slow peer is waited for, but there must be time for another way if this one dies meanwhile. */
-static uint64_t hello_patience(const struct tcp_lane *lane)
+static uint64_t hello_patience(const struct inet_dial *d)
 {
-	uint64_t some = gantry_params()->timeout / 8 << lane->resume.failures % 3;
+	uint64_t some = gantry_params()->timeout / 8 << d->failures % 3;
 
 	return some < HELLO_MS * MS ? some : HELLO_MS * MS;
 }
 
-static bool say_hello(struct tcp_dial *d)
+static void dial_hello(struct inet_dial *dial, struct inet_dial_hello *ret) REQUIRES(loop_mu)
 {
+	struct tcp_dial *d = gantry_container(dial, struct tcp_dial, dial);
 	struct tcp_link *l = d->lane->link;
-	uint8_t out[WIRE_HELLO_SIZE];
 	struct wire_hello h = {
 		.process = tcp_network.process,
 		.comm_id = l->session.comm_id,
@@ -289,47 +240,44 @@ static bool say_hello(struct tcp_dial *d)
 	h.received = l->resume.got;
 	link_mu_unlock(&l->mu);
 	memcpy(h.session, l->session.key, WIRE_SESSION_SIZE);
-	wire_hello_encode(&h, out);
-	d->state = DIAL_HELLO;
-	d->deadline = gantry_now_ns() + hello_patience(d->lane);
-	return inet_handshake_start_client(&d->shake, &tcp_service.protocol, &tcp_network.key, out, sizeof(out)) ==
-	       GANTRY_OK;
+	wire_hello_encode(&h, ret->payload);
+	ret->size = WIRE_HELLO_SIZE;
+	ret->protocol = &tcp_service.protocol;
+	ret->key = &tcp_network.key;
+	ret->patience = hello_patience(dial);
 }
 
-static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+static void dial_failed(struct inet_dial *dial) REQUIRES(loop_mu)
 {
-	struct tcp_dial *d = gantry_container(s, struct tcp_dial, source);
+	struct tcp_dial *d = gantry_container(dial, struct tcp_dial, dial);
 	struct tcp_lane *lane = d->lane;
-	enum inet_event event;
+	struct tcp_link *l = lane->link;
+	/* Where the control lane is up, that is where the peer says why. */
+	bool final = dial->cause == INET_DIAL_REFUSED &&
+		     !(dial->shake.refused && lane->index && !l->lanes[0].resume.stopped);
+	char text[GANTRY_ADDR_TEXT];
 
-	(void)events;
-	if (d->state == DIAL_CONNECTING) {
-		int e = sock_error(s->fd);
-
-		if (e || !say_hello(d)) {
-			dial_failed(lane, e ? e : EPROTO);
-			return;
-		}
-	}
-	event = inet_loop.parting ? INET_AGAIN : inet_handshake_move(&d->shake, s->fd);
-	inet_source_set(s, inet_handshake_events(&d->shake));
-	switch (event) {
-	case INET_DONE:
-		dial_welcomed(lane);
-		break;
-	case INET_FAILED:
-		/* Where the control lane is up, that is where the peer says why. */
-		if (d->shake.broken || (d->shake.refused && lane->index && !lane->link->lanes[0].resume.stopped)) {
-			dial_failed(lane, d->shake.broken_errno ? d->shake.broken_errno : ECONNRESET);
-			break;
-		}
-		tcp_link_fail(lane->link, 0, GANTRY_ERR_PEER_LOST,
-			      "the connection broke, and the peer takes no other socket: %s", d->shake.text);
+	if (dial->cause == INET_DIAL_EXIT)
+		return;
+	LOG_DEBUG(NET, "%s: lane %d: dialling again: %s", l->session.peer, lane->index, dial->text);
+	if (final) {
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
+			      "the connection broke, and the peer takes no other socket: %s", dial->text);
 		drop_dial(lane);
-		break;
-	default:
-		break;
+		return;
 	}
+	if (!lane->index && inet_dial_is_deserted(dial, UINT64_MAX)) {
+		tcp_link_fail(
+			l, 0, GANTRY_ERR_PEER_LOST,
+			"the connection broke, and nothing listens at %s any more: its process has ended, or given the "
+			"connection up",
+			gantry_addr_text(&lane->peer, text));
+		drop_dial(lane);
+		return;
+	}
+	if (lane->index && dial->cause != INET_DIAL_CONNECT && dial->cause != INET_DIAL_FILTERED)
+		forget_generation(lane, d->generation);
+	dial_later(d);
 }
 
 /* For how many milliseconds the peer's kernel has said nothing on the lane; *ret_stalled: what we sent is lost. */
@@ -349,10 +297,10 @@ static uint32_t lane_silence(const struct tcp_lane *lane, bool *ret_stalled)
 }
 
 /* The way of a lane that was up: for lane 0 those of the others in turn, in case its NIC is gone; first those that are up. */
-static const struct tcp_lane *dial_way(const struct tcp_lane *lane)
+static const struct tcp_lane *dial_way(const struct tcp_lane *lane, uint32_t first)
 {
 	const struct tcp_link *l = lane->link;
-	uint32_t n = (uint32_t)l->nlanes, first = lane->resume.failures;
+	uint32_t n = (uint32_t)l->nlanes;
 	bool stalled = false;
 
 	if (lane->index)
@@ -378,31 +326,48 @@ static const char *dial_device(const struct gantry_addr *from, const struct gant
 	return NULL;
 }
 
-static void dial_lane(struct tcp_lane *lane, uint32_t generation, uint64_t now) REQUIRES(loop_mu)
+static bool dial_aim(struct inet_dial *dial, struct inet_dial_aim *ret) REQUIRES(loop_mu)
 {
-	const struct tcp_lane *way = dial_way(lane);
-	struct gantry_addr from = way->local;
-	struct tcp_dial *d = calloc(1, sizeof(*d));
-	int e = ENOMEM;
+	struct tcp_dial *d = gantry_container(dial, struct tcp_dial, dial);
+	struct tcp_link *l = d->lane->link;
+	const struct tcp_lane *way = dial_way(d->lane, dial->failures);
+	bool settled;
 
-	if (!d) {
-		pause_dial(lane, now);
-		return;
-	}
-	if (from.sa.sa_family == AF_INET6)
-		from.in6.sin6_port = 0;
+	link_mu_lock(&l->mu);
+	settled = !d->lane->index || d->lane->resume.settled;
+	d->generation = d->lane->index ? d->lane->resume.generation + 1 : ++l->resume.epoch;
+	link_mu_unlock(&l->mu);
+	if (!settled) /* what the last attempt left undone; the look at the lane starts it then */
+		return false;
+	ret->from = way->local;
+	if (ret->from.sa.sa_family == AF_INET6)
+		ret->from.in6.sin6_port = 0;
 	else
-		from.in.sin_port = 0;
-	d->source.fd = -1;
-	d->source.ready = dial_ready;
+		ret->from.in.sin_port = 0;
+	ret->to = way->peer;
+	ret->device = dial_device(&ret->from, &ret->to);
+	ret->patience = DIAL_MS * MS << dial->failures % 3; /* a way that is back must not wait for TCP */
+	return true;
+}
+
+static const struct inet_dial_ops dial_ops = {
+	.aim = dial_aim,
+	.hello = dial_hello,
+	.done = dial_welcomed,
+	.failed = dial_failed,
+};
+
+static void start_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
+{
+	struct tcp_dial *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return; /* the next look tries again */
+	inet_dial_init(&d->dial, &dial_ops);
+	d->dial.resets = true; /* the peer may have it already, and would take its end for that of this process */
 	d->lane = lane;
-	d->to = way->peer;
-	d->deadline = now + (DIAL_MS * MS << lane->resume.failures % 3); /* a way that is back must not wait for TCP */
-	d->generation = generation;
 	lane->resume.dial = d;
-	e = sock_connect(&from, dial_device(&from, &d->to), &d->to, &d->source.fd);
-	if (e || inet_source_add(&d->source, EPOLLOUT) != GANTRY_OK)
-		dial_failed(lane, e ? e : EIO);
+	inet_dial_start(&d->dial, 0);
 }
 
 /* ---- the accepting side ---- */
@@ -579,14 +544,23 @@ static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
 }
 
 /* needed: the lane is without a socket. generation: of the lane. */
-static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation, uint64_t now) REQUIRES(loop_mu)
+static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation) REQUIRES(loop_mu)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_dial *d = lane->resume.dial;
 
-	if (r->dial && (now > r->dial->deadline || (lane->index && r->dial->generation <= generation)))
-		dial_failed(lane, ETIMEDOUT);
-	if (needed && !r->dial && now >= r->dial_at)
-		dial_lane(lane, lane->index ? generation + 1 : ++lane->link->resume.epoch, now);
+	if (!d) {
+		if (needed)
+			start_dial(lane);
+	} else if (d->dial.state == INET_DIAL_IDLE) {
+		if (needed)
+			inet_dial_start(&d->dial, 0);
+	} else if (d->dial.state == INET_DIAL_PAUSE) {
+		if (!lane->resume.stopped && !needed) /* it was heard after all */
+			drop_dial(lane);
+	} else if (lane->index && d->generation <= generation) { /* the peer knows of a later one */
+		inet_dial_stop(&d->dial);
+		dial_later(d);
+	}
 }
 
 /* When the lane must be looked at again, in ns from now. */
@@ -609,7 +583,7 @@ static uint64_t look_at_lane(struct tcp_lane *lane, uint64_t now, bool suspect) 
 	if (stopped && peer_stopped && !settled)
 		settled = tcp_lane_settle(lane);
 	if (lane->link->session.initiator)
-		watch_dial(lane, lane->index ? stopped && settled : stopped || suspect, generation, now);
+		watch_dial(lane, lane->index ? stopped && settled : stopped || suspect, generation);
 	if (!stopped)
 		return LOOK_MS * MS;
 	return now - r->down_since < BUSY_FOR_MS * MS ? BUSY_MS * MS : WAIT_MS * MS;
@@ -706,13 +680,6 @@ void tcp_resume_pass(uint64_t now)
 uint64_t tcp_resume_due(void)
 {
 	return any_links ? looked + period : UINT64_MAX;
-}
-
-void tcp_resume_in_child(struct tcp_link *l)
-{
-	for (int i = 0; i < l->nlanes; i++)
-		if (l->lanes[i].resume.dial && l->lanes[i].resume.dial->source.fd >= 0)
-			close(l->lanes[i].resume.dial->source.fd);
 }
 
 void tcp_resume_forget(struct tcp_link *l)

@@ -90,9 +90,8 @@ struct tcp_lane_resume {
 	uint32_t repairs;	/* such frames since: */
 	uint64_t repairs_since; /* ns */
 	/* The service thread's, loop_mu. */
-	struct tcp_dial *dial;	      /* owned: a socket on its way; NULL */
-	uint64_t dial_at, down_since; /* ns */
-	uint32_t failures;
+	struct tcp_dial *dial; /* owned: while it is to have another socket; NULL */
+	uint64_t down_since;   /* ns */
 };
 
 /* Of a link. Its lock is link_mu, but where it says otherwise. */
@@ -116,8 +115,7 @@ struct tcp_resume {
 	/* The service thread's, loop_mu. */
 	struct inet_port *ports[GANTRY_NET_MAX_RAILS]; /* owned references: the peer dials there */
 	uint32_t epoch;				       /* of the last hello for lane 0 */
-	uint64_t refused_since;	      /* ns, of the dialling side: nothing listens at the peer's address; 0 */
-	uint32_t lanes_lost, resumed; /* for the log and tests */
+	uint32_t lanes_lost, resumed;		       /* for the log and tests */
 };
 
 /* ---- keep.c ---- */
@@ -158,7 +156,6 @@ uint64_t tcp_resume_due(void) REQUIRES(loop_mu); /* UINT64_MAX: nothing to do */
 /* A hello with a generation: is the session here? Then, the peer is proved: its answer. */
 bool tcp_resume_knows(const struct wire_hello *h) REQUIRES(loop_mu);
 void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h) REQUIRES(loop_mu);
-void tcp_resume_in_child(struct tcp_link *l) REQUIRES(loop_mu); /* after a fork: closes what the parent dials */
 /* The link leaves the network's lists. */
 void tcp_resume_forget(struct tcp_link *l) REQUIRES(loop_mu);
 

@@ -14,25 +14,22 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "inet/handshake.h"
-#include "inet/loop.h"
+#include "inet/dial.h"
 #include "inet/settings.h"
-#include "inet/sock.h"
 
 #define NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 
-enum ask_state { ASK_DIAL, ASK_SHAKE, ASK_OVER };
+#define ANOTHER_NS 1000000000ull /* for TCP to connect, where there is another address to try */
 
 /* A reducer that is being asked. */
 struct ask {
-	enum ask_state state;
-	int fd; /* -1: none */
+	struct inet_dial dial;
+	const struct asking *asking; /* borrowed */
+	uint32_t index;
 	struct gantry_addr addrs[GANTRY_ADDRS_MAX];
 	int naddrs;
-	uint32_t failures;
-	uint64_t retry_at; /* ns */
-	struct inet_handshake shake;
-	char why[INET_TEXT_SIZE]; /* of the last failure */
+	int over;		  /* it has answered, or is lost */
+	char why[INET_TEXT_SIZE]; /* it is lost, or the last attempt failed */
 	int told;		  /* its loss is logged */
 };
 
@@ -70,83 +67,84 @@ static uint32_t party(const struct asking *a, uint32_t i)
 	return a->reach->mesh->ranks + i;
 }
 
-static void drop_socket(struct ask *k)
-{
-	if (k->fd >= 0)
-		close(k->fd);
-	k->fd = -1;
-	inet_handshake_end(&k->shake);
-}
-
 static void lose_reducer(struct asking *a, uint32_t i, gantry_result r, const char *why)
 {
 	struct ask *k = &a->asks[i];
 
 	if (why != k->why)
 		snprintf(k->why, sizeof(k->why), "%s", why);
-	drop_socket(k);
-	k->state = ASK_OVER;
+	inet_dial_poll_end(&k->dial);
+	k->over = 1;
 	reducer_mesh_lose(a->reach->mesh, party(a, i), r);
 }
 
-/* Another attempt, at the next of its addresses. */
-static void ask_again(struct ask *k, const char *why)
+/* Each attempt at the next of its addresses. */
+static bool aim_at_reducer(struct inet_dial *d, struct inet_dial_aim *ret)
 {
-	snprintf(k->why, sizeof(k->why), "%s", why);
-	drop_socket(k);
-	k->retry_at = inet_retry_at(gantry_now_ns(), k->failures++);
-	k->state = ASK_DIAL;
+	const struct ask *k = gantry_container(d, struct ask, dial);
+
+	ret->to = k->addrs[d->failures % (uint32_t)k->naddrs];
+	ret->patience = k->naddrs > 1 ? ANOTHER_NS : UINT64_MAX;
+	return true;
 }
 
-static void dial_reducer(struct asking *a, uint32_t i)
+static void fill_ask(struct inet_dial *d, struct inet_dial_hello *ret)
 {
-	const struct reducer_mesh *m = a->reach->mesh;
-	struct ask *k = &a->asks[i];
-	const struct gantry_addr *to = &k->addrs[k->failures % (uint32_t)k->naddrs];
+	const struct ask *k = gantry_container(d, struct ask, dial);
+	const struct reducer_reach *reach = k->asking->reach;
+	const struct reducer_mesh *m = reach->mesh;
 	struct reducer_ask ask = {.job = m->hello.job,
-				  .comm_id = a->reach->comm_id,
+				  .comm_id = reach->comm_id,
 				  .rank = m->own,
 				  .ranks = m->ranks,
-				  .reducer = i,
+				  .reducer = k->index,
 				  .reducers = m->count - m->ranks,
-				  .to = inet_target_of(to)};
-	uint8_t payload[REDUCER_ASK_SIZE];
-	int e;
+				  .to = inet_target_of(&d->to)};
 
-	if (gantry_now_ns() < k->retry_at)
-		return;
-	memcpy(ask.handle, a->reach->handle, sizeof(ask.handle));
-	reducer_ask_encode(&ask, payload);
-	if (inet_handshake_start_client(&k->shake, &reducer_protocol, &a->key, payload, sizeof(payload)) != GANTRY_OK) {
-		lose_reducer(a, i, GANTRY_ERR_SYSTEM, gantry_last_error());
-		return;
-	}
-	k->state = ASK_SHAKE;
-	e = sock_connect(NULL, NULL, to, &k->fd);
-	if (e && e != EINPROGRESS)
-		ask_again(k, strerror(e));
+	memcpy(ask.handle, reach->handle, sizeof(ask.handle));
+	reducer_ask_encode(&ask, ret->payload);
+	ret->size = REDUCER_ASK_SIZE;
+	ret->protocol = &reducer_protocol;
+	ret->key = &k->asking->key;
 }
 
-static void shake_reducer(struct asking *a, uint32_t i)
+static const struct inet_dial_ops ask_ops = {.aim = aim_at_reducer, .hello = fill_ask};
+
+static void take_answer(struct asking *a, uint32_t i)
 {
 	struct ask *k = &a->asks[i];
-	const struct inet_handshake *h = &k->shake;
+	const struct inet_handshake *h = &k->dial.shake;
 
-	switch (inet_handshake_move(&k->shake, k->fd)) {
+	if (h->payload_size != REDUCER_ANSWER_SIZE ||
+	    reducer_mesh_dial(a->reach->mesh, party(a, i), h->payload) != GANTRY_OK) {
+		lose_reducer(a, i, GANTRY_ERR_PROTOCOL, "what answers there is no reducer");
+		return;
+	}
+	inet_dial_poll_end(&k->dial);
+	k->over = 1;
+}
+
+static void ask_failed(struct asking *a, uint32_t i)
+{
+	struct ask *k = &a->asks[i];
+
+	if (k->dial.cause == INET_DIAL_REFUSED || k->dial.cause == INET_DIAL_OWN) {
+		lose_reducer(a, i, k->dial.cause == INET_DIAL_OWN ? GANTRY_ERR_SYSTEM : k->dial.shake.error,
+			     k->dial.text);
+		return;
+	}
+	snprintf(k->why, sizeof(k->why), "%s", k->dial.text);
+	inet_dial_poll_start(&k->dial, inet_dial_retry_at(&k->dial));
+}
+
+static void step_ask(struct asking *a, uint32_t i)
+{
+	switch (inet_dial_poll(&a->asks[i].dial)) {
 	case INET_DONE:
-		if (h->payload_size != REDUCER_ANSWER_SIZE ||
-		    reducer_mesh_dial(a->reach->mesh, party(a, i), h->payload) != GANTRY_OK) {
-			lose_reducer(a, i, GANTRY_ERR_PROTOCOL, "what answers there is no reducer");
-			return;
-		}
-		drop_socket(k);
-		k->state = ASK_OVER;
+		take_answer(a, i);
 		return;
 	case INET_FAILED:
-		if (h->broken)
-			ask_again(k, h->broken_errno ? h->text : "it closed the connection without an answer");
-		else
-			lose_reducer(a, i, h->error, h->text);
+		ask_failed(a, i);
 		return;
 	default:
 		return;
@@ -160,10 +158,7 @@ static void step_asks(struct asking *a)
 	for (uint32_t i = 0; i < m->count - m->ranks; i++) {
 		struct ask *k = &a->asks[i];
 
-		if (k->state == ASK_DIAL)
-			dial_reducer(a, i);
-		if (k->state == ASK_SHAKE)
-			shake_reducer(a, i);
+		step_ask(a, i);
 		if (m->dials[party(a, i)].lost == GANTRY_OK || k->told)
 			continue;
 		LOG_WARN(NET, "rank %u does without reducer %u of %u (%s): %s", m->own, i, m->count - m->ranks,
@@ -185,10 +180,14 @@ static gantry_result start_asking(const struct reducer_reach *reach, struct aski
 	for (uint32_t i = 0; i < m->count - m->ranks; i++) {
 		struct ask *k = &a->asks[i];
 
-		k->fd = -1;
+		inet_dial_init(&k->dial, &ask_ops);
+		k->asking = a;
+		k->index = i;
 		m->dials[party(a, i)].wanted = m->dials[party(a, i)].optional = 1;
 		if (gantry_addr_resolve(reach->names[i].text, REDUCER_PORT, k->addrs, &k->naddrs, why, sizeof(why)) < 0)
 			lose_reducer(a, i, GANTRY_ERR_UNREACHABLE, why);
+		else
+			inet_dial_poll_start(&k->dial, 0);
 	}
 	return GANTRY_OK;
 }
@@ -198,7 +197,7 @@ static void stop_asking(struct asking *a)
 	const struct reducer_mesh *m = a->reach->mesh;
 
 	for (uint32_t i = 0; a->asks && i < m->count - m->ranks; i++)
-		drop_socket(&a->asks[i]);
+		inet_dial_poll_end(&a->asks[i].dial);
 	free(a->asks);
 }
 
@@ -213,10 +212,11 @@ static void lose_late(struct asking *a)
 
 		if (reducer_mesh_has(m, party(a, i), party(a, i) + 1))
 			continue;
-		if (k->state == ASK_OVER)
+		if (k->over)
 			snprintf(why, sizeof(why), "it answered, but there is no connection in time");
 		else if (k->why[0])
-			snprintf(why, sizeof(why), "no answer in time, after %u attempts: %.200s", k->failures, k->why);
+			snprintf(why, sizeof(why), "no answer in time, after %u attempts: %.200s", k->dial.failures,
+				 k->why);
 		else
 			snprintf(why, sizeof(why), "no answer in time: it is stopped, overloaded or out of reach");
 		lose_reducer(a, i, k->why[0] ? GANTRY_ERR_UNREACHABLE : GANTRY_ERR_TIMEOUT, why);

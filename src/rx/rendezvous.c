@@ -3,7 +3,7 @@
  * Listening, accepting and connecting: the rendezvous of two rx over a TCP connection of its own (rx_wire.h), and then the
  * network's connections. Many at a time, each with a deadline.
  *
- *   connecting:  DIAL -> SHAKE -> NET -> UP -> READY
+ *   connecting:  DIAL -> NET -> UP -> READY
  *   accepting:   SHAKE -> PLACE -> SHAKE (what is left of the answer) -> NET -> UP -> READY
  *
  * Until PLACE a meeting of the accepting side is a socket and this struct: it has no connection, no listener of the
@@ -14,7 +14,7 @@
  * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
  * that an end of it before that means that the peer is gone.
  *
- * A connection that breaks is no end. In SHAKE the connecting side dials again, and what the accepting side has made for the
+ * A connection that breaks is no end. In DIAL the connecting side dials again, and what the accepting side has made for the
  * attempt goes. In NET both have the other's offer, and nothing they need comes over this connection any more: with
  * GANTRY_RESUME they go on without it, whether it was reset or ended, as the network's connections do that have lost a socket; a
  * peer that is gone is found by these, or by the deadline. In UP the network's connections alone count.
@@ -33,8 +33,7 @@
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/param.h"
-#include "inet/handshake.h"
-#include "inet/loop.h"
+#include "inet/dial.h"
 #include "inet/settings.h"
 #include "inet/sock.h"
 #include "rx/rx.h"
@@ -75,14 +74,14 @@ struct meeting {
 	uint64_t to_epoch;	       /* connecting: of the rx that it is for; 0: any */
 	struct gantry_addr advertised; /* accepting: where peers are told to connect to */
 	char peer[GANTRY_ADDR_TEXT];   /* `to` as text */
-	uint64_t deadline, retry_at;   /* ns */
-	uint32_t failures;	       /* attempts */
-	uint32_t misshakes;	       /* of these, hand-shakes that failed, the last one with: */
+	uint64_t deadline;	       /* ns */
+	uint32_t misshakes;	       /* attempts whose hand-shake failed, the last one with: */
 	gantry_result misshaken;
-	uint64_t still_by; /* ns: connecting, when this attempt is given up */
-	uint32_t stills;   /* attempts that were */
-	uint64_t since;	   /* ns: when it came, or got its place */
-	struct inet_handshake shake;
+	uint64_t still_by;     /* ns: connecting, when this attempt is given up */
+	uint32_t stills;       /* attempts that were */
+	uint64_t since;	       /* ns: when it came, or got its place */
+	struct inet_dial dial; /* of an accepted one only the hand-shake is used */
+	uint8_t offer[RX_OFFER_SIZE];
 	uint64_t id, peer_epoch;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE]; /* the peer's; the network keeps its place in it */
 	struct gantry_rx_conn *conn;		/* owned until READY */
@@ -94,6 +93,8 @@ struct meeting {
 	gantry_result error;
 	char text[RX_TEXT];
 };
+
+static const struct inet_dial_ops meeting_ops;
 
 /* Errors of this side's own: they say nothing about the peer. */
 static int is_own(gantry_result r)
@@ -118,7 +119,7 @@ __attribute__((format(printf, 3, 4))) static void fail(struct meeting *m, gantry
 /* The side that connects makes another attempt while there is time; the one that accepts gives up. */
 static void again(struct meeting *m, gantry_result r, const char *what, const char *why)
 {
-	uint64_t now = gantry_now_ns();
+	uint64_t now = gantry_now_ns(), at;
 
 	if (m->fd >= 0)
 		close(m->fd);
@@ -127,9 +128,8 @@ static void again(struct meeting *m, gantry_result r, const char *what, const ch
 	if (!m->dials || now + LAST_NS >= m->deadline)
 		return;
 	m->state = MEET_DIAL;
-	m->retry_at = inet_retry_at(now, m->failures++);
-	if (m->retry_at > m->deadline - LAST_NS)
-		m->retry_at = m->deadline - LAST_NS;
+	at = inet_dial_retry_at(&m->dial);
+	inet_dial_poll_start(&m->dial, at < m->deadline - LAST_NS ? at : m->deadline - LAST_NS);
 }
 
 /* The hand-shake has failed: if that may have been the way's fault, the connecting side makes another attempt. */
@@ -175,8 +175,11 @@ static gantry_result create_meeting(struct gantry_rx *rx, int fd, const struct g
 	m->deadline = deadline;
 	m->since = gantry_now_ns();
 	m->state = m->dials ? MEET_DIAL : MEET_SHAKE;
-	if (!m->dials)
-		inet_handshake_start_server(&m->shake);
+	inet_dial_init(&m->dial, &meeting_ops);
+	if (m->dials)
+		inet_dial_poll_start(&m->dial, 0);
+	else
+		inet_handshake_start_server(&m->dial.shake);
 	*ret_meeting = m;
 	return GANTRY_OK;
 }
@@ -188,7 +191,7 @@ static void destroy_meeting(struct meeting *m) REQUIRES(rx_mu)
 		return;
 	if (m->fd >= 0)
 		close(m->fd);
-	inet_handshake_end(&m->shake);
+	inet_dial_poll_end(&m->dial);
 	drop_net(m);
 	gantry_list_remove(&m->node);
 	free(m);
@@ -226,7 +229,8 @@ static bool take_offer(struct meeting *m)
 	struct gantry_net *net = m->rx->net;
 	struct rx_offer o;
 
-	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) == GANTRY_OK && (!m->dials || o.id == m->id)) {
+	if (rx_offer_decode(m->dial.shake.payload, m->dial.shake.payload_size, &o) == GANTRY_OK &&
+	    (!m->dials || o.id == m->id)) {
 		m->id = o.id;
 		m->peer_epoch = o.epoch;
 		memcpy(m->handle, o.handle, sizeof(m->handle));
@@ -237,34 +241,110 @@ static bool take_offer(struct meeting *m)
 	return false;
 }
 
-/* Of this attempt, from here on. */
-static uint64_t still_until(const struct meeting *m)
+/* For an attempt, or what follows it. */
+static uint64_t patience(const struct meeting *m)
 {
-	return gantry_now_ns() + still_ns * (1 + m->stills);
+	return still_ns * (1 + m->stills);
 }
 
-static void dial(struct meeting *m) REQUIRES(rx_mu)
+/* Everything of the attempt before goes, and the peer gets a new offer. */
+static bool aim_meeting(struct inet_dial *d, struct inet_dial_aim *ret) REQUIRES(rx_mu)
 {
-	uint8_t offer[RX_OFFER_SIZE];
+	struct meeting *m = gantry_container(d, struct meeting, dial);
 	gantry_result r = GANTRY_OK;
-	int e;
 
-	if (gantry_now_ns() < m->retry_at)
-		return;
 	drop_net(m);
 	TRY(gantry_random_bytes(&m->id, sizeof(m->id)));
-	TRY(make_offer(m, offer));
-	inet_handshake_end(&m->shake); /* of an attempt before */
-	TRY(inet_handshake_start_client(&m->shake, &rx_protocol, &m->rx->key, offer, sizeof(offer)));
-	m->state = MEET_SHAKE;
-	m->still_by = still_until(m);
-	e = sock_connect(NULL, NULL, &m->to, &m->fd);
-	if (e && e != EINPROGRESS)
-		again(m, sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE, "connecting",
-		      strerror(e));
+	TRY(make_offer(m, m->offer));
+	ret->to = m->to;
+	ret->patience = patience(m);
 out:
 	if (r != GANTRY_OK)
 		fail(m, r, "%s", gantry_last_error());
+	return r == GANTRY_OK;
+}
+
+static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret)
+{
+	const struct meeting *m = gantry_container(d, struct meeting, dial);
+
+	memcpy(ret->payload, m->offer, sizeof(m->offer));
+	ret->size = sizeof(m->offer);
+	ret->protocol = &rx_protocol;
+	ret->key = &m->rx->key;
+	ret->patience = patience(m);
+}
+
+static const struct inet_dial_ops meeting_ops = {.aim = aim_meeting, .hello = fill_hello};
+
+/* If a hand-shake has failed before, the peer may not attend to its listener any more: what it said then is the answer. */
+static void stood_still(struct meeting *m)
+{
+	char last[RX_TEXT];
+
+	snprintf(last, sizeof(last), "%s", m->text);
+	m->stills++;
+	if (m->misshakes)
+		fail(m, m->misshaken, "%s", last);
+	else
+		again(m, GANTRY_ERR_TIMEOUT, "meeting",
+		      m->state == MEET_DIAL ? "no answer" : "the network's connections were not made");
+}
+
+static gantry_result connect_error(int e)
+{
+	if (e == ECONNREFUSED)
+		return GANTRY_ERR_REFUSED;
+	return sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE;
+}
+
+static void dial_failed(struct meeting *m)
+{
+	const struct inet_dial *d = &m->dial;
+
+	switch (d->cause) {
+	case INET_DIAL_CONNECT:
+		again(m, connect_error(d->error), "connecting", d->text);
+		break;
+	case INET_DIAL_BROKE:
+		again(m, d->shake.broken_errno ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting", d->text);
+		break;
+	case INET_DIAL_REFUSED:
+		misshaken(m, d->shake.error, d->shake.error == GANTRY_ERR_PROTOCOL ? not_rx : d->text);
+		break;
+	case INET_DIAL_FILTERED:
+	case INET_DIAL_SILENT:
+		stood_still(m);
+		break;
+	case INET_DIAL_OWN:
+	case INET_DIAL_EXIT:
+		fail(m, GANTRY_ERR_SYSTEM, "%s", d->text);
+		break;
+	}
+}
+
+/* Both have the other's offer. */
+static void begin_net(struct meeting *m)
+{
+	m->state = MEET_NET;
+	m->misshakes = 0;
+	m->still_by = gantry_now_ns() + patience(m);
+}
+
+static void dial_peer(struct meeting *m) REQUIRES(rx_mu)
+{
+	switch (inet_dial_poll(&m->dial)) {
+	case INET_DONE:
+		m->fd = inet_dial_poll_take(&m->dial);
+		if (take_offer(m))
+			begin_net(m);
+		break;
+	case INET_FAILED:
+		dial_failed(m);
+		break;
+	default:
+		break;
+	}
 }
 
 /* It may have a connection and a listener of the network now, and is answered. */
@@ -275,7 +355,7 @@ static void give_place(struct meeting *m) REQUIRES(rx_mu)
 
 	TRY(make_offer(m, offer));
 	m->since = gantry_now_ns();
-	inet_handshake_accept(&m->shake, offer, sizeof(offer));
+	inet_handshake_accept(&m->dial.shake, offer, sizeof(offer));
 	m->state = MEET_SHAKE;
 out:
 	if (r != GANTRY_OK)
@@ -288,7 +368,7 @@ static bool is_for_us(const struct meeting *m)
 {
 	struct rx_offer o;
 
-	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK)
+	if (rx_offer_decode(m->dial.shake.payload, m->dial.shake.payload_size, &o) != GANTRY_OK)
 		return false;
 	if (o.to_epoch)
 		return o.to_epoch == m->rx->epoch;
@@ -297,7 +377,7 @@ static bool is_for_us(const struct meeting *m)
 
 static enum inet_event heard_hello(struct meeting *m)
 {
-	struct inet_handshake *h = &m->shake;
+	struct inet_handshake *h = &m->dial.shake;
 
 	h->protocol = &rx_protocol;
 	if (strcmp(h->name, rx_protocol.name) != 0)
@@ -312,49 +392,24 @@ static enum inet_event heard_hello(struct meeting *m)
 	return inet_handshake_challenge(h, &m->rx->key);
 }
 
-static void shake_failed(struct meeting *m)
+static void shake_peer(struct meeting *m)
 {
-	const struct inet_handshake *h = &m->shake;
-	int e = h->broken_errno;
-
-	if (h->broken && h->out_size)
-		again(m, e == ECONNREFUSED ? GANTRY_ERR_REFUSED : GANTRY_ERR_UNREACHABLE, "connecting", h->text);
-	else if (h->broken)
-		again(m, e ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
-		      e ? h->text : "it closed the connection before it said anything");
-	else
-		misshaken(m, h->error, h->error == GANTRY_ERR_PROTOCOL ? not_rx : h->text);
-}
-
-/* If one has failed before, the peer may not attend to its listener any more: what it said then is the answer. */
-static void stood_still(struct meeting *m)
-{
-	char last[RX_TEXT];
-
-	snprintf(last, sizeof(last), "%s", m->text);
-	m->stills++;
-	if (m->misshakes)
-		fail(m, m->misshaken, "%s", last);
-	else
-		again(m, GANTRY_ERR_TIMEOUT, "meeting",
-		      m->state == MEET_SHAKE ? "no answer" : "the network's connections were not made");
-}
-
-static void shake(struct meeting *m)
-{
-	enum inet_event event = inet_handshake_move(&m->shake, m->fd);
+	struct inet_handshake *h = &m->dial.shake;
+	enum inet_event event = inet_handshake_move(h, m->fd);
 
 	if (event == INET_HELLO)
 		event = heard_hello(m);
-	if (event == INET_PROVED)
+	if (event == INET_PROVED) {
 		m->state = MEET_PLACE;
-	else if (event == INET_DONE && (!m->dials || take_offer(m))) {
-		m->state = MEET_NET;
-		m->misshakes = 0;
-		m->still_by = still_until(m);
+	} else if (event == INET_DONE) {
+		begin_net(m);
 	} else if (event == INET_FAILED) {
-		inet_handshake_move(&m->shake, m->fd); /* it is told why, as far as its socket takes it */
-		shake_failed(m);
+		inet_handshake_move(h, m->fd); /* it is told why, as far as its socket takes it */
+		if (h->broken)
+			again(m, h->broken_errno ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
+			      h->broken_errno ? h->text : "it closed the connection before it said anything");
+		else
+			misshaken(m, h->error, h->error == GANTRY_ERR_PROTOCOL ? not_rx : h->text);
 	}
 }
 
@@ -364,7 +419,7 @@ static void shake(struct meeting *m)
 static void heard_ready(struct meeting *m)
 {
 	char why[GANTRY_SEAL_WHY] = "a record is not authentic: it was changed on the way";
-	struct gantry_seal *s = m->shake.seals.rx;
+	struct gantry_seal *s = m->dial.shake.seals.rx;
 	uint8_t byte;
 
 	m->peer_ready = 1;
@@ -390,7 +445,7 @@ static bool survives_break(struct meeting *m, int e)
 /* The peer may say that it is ready, or go before that. */
 static void hear_ready(struct meeting *m)
 {
-	size_t size = m->shake.seals.rx ? READY_SEALED : 1;
+	size_t size = m->dial.shake.seals.rx ? READY_SEALED : 1;
 	ssize_t n;
 
 	if (m->peer_ready || m->fd < 0)
@@ -417,8 +472,8 @@ static void say_ready(struct meeting *m)
 
 	if (m->fd < 0)
 		return;
-	if (m->shake.seals.tx)
-		size = gantry_seal_close(m->shake.seals.tx, &(struct iovec){&byte, 1}, 1, said);
+	if (m->dial.shake.seals.tx)
+		size = gantry_seal_close(m->dial.shake.seals.tx, &(struct iovec){&byte, 1}, 1, said);
 	if (send(m->fd, said, size, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)size)
 		LOG_DEBUG(RX, "%s: the rendezvous ended early: %s", m->conn->peer, strerror(errno));
 }
@@ -478,9 +533,9 @@ static void come_up(struct meeting *m) REQUIRES(rx_mu)
 }
 
 static void (*const steps[])(struct meeting *m) = {
-	[MEET_DIAL] = dial,    [MEET_SHAKE] = shake,
-	[MEET_PLACE] = shake, /* while its answer is due a peer has nothing to say */
-	[MEET_NET] = make_net, [MEET_UP] = come_up,
+	[MEET_DIAL] = dial_peer,   [MEET_SHAKE] = shake_peer,
+	[MEET_PLACE] = shake_peer, /* while its answer is due a peer has nothing to say */
+	[MEET_NET] = make_net,	   [MEET_UP] = come_up,
 };
 
 /* Never blocks, never fails: state says. */
@@ -589,9 +644,9 @@ static struct meeting *unproved(struct gantry_rx_listener *l)
 	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
 		if (now - m->since < YOUNG_NS)
 			continue;
-		if (m->state == MEET_SHAKE && m->shake.state == INET_HEAR_HELLO)
+		if (m->state == MEET_SHAKE && m->dial.shake.state == INET_HEAR_HELLO)
 			return m;
-		if (!asked && m->state == MEET_SHAKE && !m->shake.proved)
+		if (!asked && m->state == MEET_SHAKE && !m->dial.shake.proved)
 			asked = m;
 	}
 	return asked;

@@ -215,24 +215,21 @@ static bool is_first(const struct coll_plan *plan, uint32_t i)
 	return true;
 }
 
-size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret)
+size_t comm_coll_needs(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_need *ret)
 {
 	size_t n = 0;
 
-	for (uint32_t ch = 0; call->coll && ch < call->choice.channels; ch++) {
-		const struct coll_plan *plan = call->plan->channels[ch].plan;
+	for (uint32_t ch = 0; ch < coll->choice.channels; ch++) {
+		const struct coll_plan *plan = coll->plan->channels[ch].plan;
 
-		if (call->plan->channels[ch].dev)
+		if (coll->plan->channels[ch].dev)
 			continue;
 		for (uint32_t i = 0; i < plan->npeers; i++) {
 			/* The network, which stands for the rank itself, is connected already. */
-			if (!is_first(plan, i) || plan->peers[i].rank == call->comm->rank)
+			if (!is_first(plan, i) || plan->peers[i].rank == comm->rank)
 				continue;
 			if (ret)
-				ret[n] = (struct comm_call){.comm = call->comm,
-							    .stream = call->stream,
-							    .peer = plan->peers[i].rank,
-							    .send = plan->peers[i].send};
+				ret[n] = (struct comm_need){comm, plan->peers[i].rank, plan->peers[i].send};
 			n++;
 		}
 	}
@@ -290,12 +287,12 @@ out:
 /* ---- enqueueing ---- */
 
 /* Entries of all tables of connections. */
-static size_t count_entries(const struct comm_call *call)
+static size_t count_entries(const struct comm_collective *coll)
 {
 	size_t n = 0;
 
-	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
-		n += call->plan->channels[ch].plan->npeers;
+	for (uint32_t ch = 0; ch < coll->choice.channels; ch++)
+		n += coll->plan->channels[ch].plan->npeers;
 	return n;
 }
 
@@ -317,40 +314,41 @@ static void fill_average(int nranks, struct gantry_coll *c)
 }
 
 /* The share of one channel. */
-static void plan_share(const struct comm_call *call, uint32_t ch, uint8_t ptr, struct gantry_coll *c)
+static void plan_share(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t ch, uint8_t ptr,
+		       struct gantry_coll *c)
 {
-	const struct coll_plan *plan = call->plan->channels[ch].plan;
-	const struct coll_shape shape = {.kind = call->plan->kind,
-					 .count = call->count,
-					 .elem = coll_type_bytes(call->type),
-					 .nranks = call->comm->nranks};
-	char *dev = call->plan->channels[ch].dev;
+	const struct coll_plan *plan = coll->plan->channels[ch].plan;
+	const struct coll_shape shape = {.kind = coll->plan->kind,
+					 .count = coll->count,
+					 .elem = coll_type_bytes(coll->type),
+					 .nranks = comm->nranks};
+	char *dev = coll->plan->channels[ch].dev;
 
 	memset(c, 0, sizeof(*c));
-	c->type = call->type;
-	c->op = call->op;
+	c->type = coll->type;
+	c->op = coll->op;
 	c->ptr = ptr;
-	coll_share(&shape, plan, &call->choice, ch, c);
+	coll_share(&shape, plan, &coll->choice, ch, c);
 	c->steps = (const void *)dev;
 	c->conns = (void *)(dev + (plan->nsteps * sizeof(*plan->steps) + 15) / 16 * 16);
-	c->in = call->in;
-	c->out = call->buf;
-	c->scalar = call->scalar;
-	c->scalar_at = call->scalar_at;
-	if (call->op == GANTRY_OP_AVG)
-		fill_average(call->comm->nranks, c);
-	c->id = call->comm->coll.calls;
+	c->in = coll->in;
+	c->out = coll->out;
+	c->scalar = coll->scalar;
+	c->scalar_at = coll->scalar_at;
+	if (coll->op == GANTRY_OP_AVG)
+		fill_average(comm->nranks, c);
+	c->id = comm->coll.calls;
 }
 
 /* One operation for each proxied connection that moves something. ops: a chain to be filled in, or NULL: only counts. */
-static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct gantry_coll *c,
-			 struct gantry_proxy_op **ops)
+static uint32_t plan_ops(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t ch,
+			 const struct gantry_coll *c, struct gantry_proxy_op **ops)
 {
-	const struct coll_plan *plan = call->plan->channels[ch].plan;
+	const struct coll_plan *plan = coll->plan->channels[ch].plan;
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < plan->npeers; i++) {
-		struct comm_conn *cc = comm_coll_conn(call->comm, &plan->peers[i], ch);
+		struct comm_conn *cc = comm_coll_conn(comm, &plan->peers[i], ch);
 		bool lent = false;
 		uint64_t steps = cc->c.proxy && is_first(plan, i) ? coll_steps_on(plan, c, i, &lent) : 0;
 		struct gantry_proxy_op *op;
@@ -373,29 +371,29 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 		op->proto = c->proto;
 		op->ptr = cc->c.conn.flags & GANTRY_CONN_POINTS && (cc->c.send ? lent : c->ptr & GANTRY_COLL_PTR_OUT);
 		op->exact = 0;
-		op->id = call->comm->op_ids;
+		op->id = comm->op_ids;
 	}
 	return n;
 }
 
 /* *ret_drives: the kernel does the proxy's work (comm_drives). */
-static gantry_result append_ops(const struct comm_call *call, struct comm_work *w, const struct gantry_coll *shares,
-				int *ret_drives)
+static gantry_result append_ops(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_work *w,
+				const struct gantry_coll *shares, int *ret_drives)
 {
 	struct gantry_proxy_op *first, *next;
 	uint32_t n = 0;
 
 	*ret_drives = 0;
-	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
-		n += plan_ops(call, ch, &shares[ch], NULL);
+	for (uint32_t ch = 0; ch < coll->choice.channels; ch++)
+		n += plan_ops(comm, coll, ch, &shares[ch], NULL);
 	if (!n)
 		return GANTRY_OK;
-	TRY_NOW(gantry_proxy_ops_get(call->comm->proxy, n, &first));
+	TRY_NOW(gantry_proxy_ops_get(comm->proxy, n, &first));
 	next = first;
-	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
-		plan_ops(call, ch, &shares[ch], &next);
-	*ret_drives = comm_drives(call->comm, call->bytes);
-	return comm_append(call->comm, w, first, *ret_drives);
+	for (uint32_t ch = 0; ch < coll->choice.channels; ch++)
+		plan_ops(comm, coll, ch, &shares[ch], &next);
+	*ret_drives = comm_drives(comm, coll->bytes);
+	return comm_append(comm, w, first, *ret_drives);
 }
 
 _Static_assert(sizeof(struct gantry_coll) >= sizeof(struct gantry_xfer), "a work has a time for each share");
@@ -403,46 +401,52 @@ _Static_assert(sizeof(struct gantry_coll) >= sizeof(struct gantry_xfer), "a work
 /* Few lines need few lanes, and fewer lanes meet sooner. */
 enum { LANES_MIN = 64, LANES_MAX = 512 };
 
-static uint32_t lanes_for(const struct comm_call *call)
+static uint32_t lanes_for(const struct comm_collective *coll)
 {
-	uint64_t n = call->bytes / call->choice.channels / GANTRY_LL_DATA;
+	uint64_t n = coll->bytes / coll->choice.channels / GANTRY_LL_DATA;
 
-	if (call->choice.proto == GANTRY_PROTO_SIMPLE || n >= LANES_MAX)
+	if (coll->choice.proto == GANTRY_PROTO_SIMPLE || n >= LANES_MAX)
 		return 0;
 	return n < LANES_MIN ? LANES_MIN : (uint32_t)(n + 31) / 32 * 32;
 }
 
 /* For reports: both ends of a connection count alike, since their plans have it alike. */
-static void count_turns(const struct comm_call *call, uint32_t ch)
+static void count_turns(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t ch)
 {
-	const struct coll_plan *plan = call->plan->channels[ch].plan;
+	const struct coll_plan *plan = coll->plan->channels[ch].plan;
 
 	for (uint32_t i = 0; i < plan->npeers; i++) {
-		struct comm_conn *cc = comm_coll_conn(call->comm, &plan->peers[i], ch);
+		struct comm_conn *cc = comm_coll_conn(comm, &plan->peers[i], ch);
 
 		if (is_first(plan, i))
 			store_relaxed(&cc->turns, cc->turns + 1);
 	}
 }
 
-static void count_paths(const struct comm_call *call, const struct gantry_coll *share)
+static void count_paths(struct gantry_comm *comm, const struct comm_collective *coll, const struct gantry_coll *share)
 {
-	uint64_t *paths = call->comm->coll.paths, step = call->choice.step_bytes;
-	uint64_t bytes = (share->count < share->chunk ? share->count : share->chunk) * coll_type_bytes(call->type);
+	uint64_t *paths = comm->coll.paths, step = coll->choice.step_bytes;
+	uint64_t bytes = (share->count < share->chunk ? share->count : share->chunk) * coll_type_bytes(coll->type);
 
-	store_relaxed(&paths[call->choice.algo], paths[call->choice.algo] + 1);
+	store_relaxed(&paths[coll->choice.algo], paths[coll->choice.algo] + 1);
 	if (share->slice_steps > 1 && bytes > step)
 		store_relaxed(&paths[COMM_PATH_SLICES], paths[COMM_PATH_SLICES] + 1);
 	if (bytes > share->slice_steps * step)
 		store_relaxed(&paths[COMM_PATH_CHUNKS], paths[COMM_PATH_CHUNKS] + 1);
 }
 
-gantry_result comm_coll_enqueue(const struct comm_call *call)
+/* Where the shifts of n shares are: two for each entry of their tables. */
+static uint64_t *shifts_behind(struct gantry_coll *shares, uint32_t n)
 {
-	struct gantry_comm *comm = call->comm;
+	return (void *)&shares[n];
+}
+
+gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
+				struct gantry_stream *stream)
+{
 	struct comm_work *w;
 	struct gantry_coll *shares;
-	uint32_t channels = call->choice.channels;
+	uint32_t channels = coll->choice.channels;
 	uint64_t *shifts;
 	uint8_t ptr;
 	struct gantry_coll_args args = {.result = comm->result_dev};
@@ -450,47 +454,48 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 		.kernel = &gantry_kernel_coll, .args = &args, .args_size = sizeof(args), .blocks = channels};
 
 	for (uint32_t ch = 0; ch < channels; ch++) {
-		const struct coll_plan *plan = call->plan->channels[ch].plan;
+		const struct coll_plan *plan = coll->plan->channels[ch].plan;
 
 		for (uint32_t i = 0; i < plan->npeers; i++) {
 			struct comm_conn *cc = comm_coll_conn(comm, &plan->peers[i], ch);
 
-			TRY_NOW(check_conn(cc, &call->choice));
-			if (cc->c.conn.flags & GANTRY_CONN_UNPACK && call->choice.proto == GANTRY_PROTO_SIMPLE)
+			TRY_NOW(check_conn(cc, &coll->choice));
+			if (cc->c.conn.flags & GANTRY_CONN_UNPACK && coll->choice.proto == GANTRY_PROTO_SIMPLE)
 				launch.kernel = &gantry_kernel_coll_unpack;
 		}
-		if (!call->plan->channels[ch].dev)
-			TRY_NOW(upload(comm, call->plan, ch));
+		if (!coll->plan->channels[ch].dev)
+			TRY_NOW(upload(comm, coll->plan, ch));
 	}
-	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares) + 2 * count_entries(call) * sizeof(*shifts),
-			      call->stream, &w));
-	comm_note(call, ++comm->op_ids);
-	shares = (void *)w->xfers_host;
-	shifts = (void *)&shares[channels];
-	ptr = comm_memory_ptr(call, shifts);
+	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares) + 2 * count_entries(coll) * sizeof(*shifts), stream,
+			      &w));
+	comm_note(comm, coll, ++comm->op_ids);
+	shares = w->host.colls;
+	shifts = shifts_behind(shares, channels);
+	ptr = comm_memory_ptr(comm, coll, shifts);
 	for (uint32_t ch = 0; ch < channels; ch++) {
-		plan_share(call, ch, ptr, &shares[ch]);
-		count_turns(call, ch);
+		plan_share(comm, coll, ch, ptr, &shares[ch]);
+		count_turns(comm, coll, ch);
 		if (ptr)
-			shares[ch].shifts = (void *)((char *)w->mapped_dev + ((char *)shifts - (char *)shares));
-		shifts += 2 * call->plan->channels[ch].plan->npeers;
+			shares[ch].shifts =
+				shifts_behind(w->mapped.colls, channels) + (shifts - shifts_behind(shares, channels));
+		shifts += 2 * coll->plan->channels[ch].plan->npeers;
 	}
-	count_paths(call, &shares[0]);
+	count_paths(comm, coll, &shares[0]);
 	for (uint32_t ch = 0; w->times_host && ch < channels; ch++)
 		comm_times_coll(comm, &w->times_host[ch], ch);
-	if (channels == 1 && comm_small_takes(call, w, &shares[0]))
-		return comm_small_launch(call, w, &shares[0]);
-	TRY_NOW(append_ops(call, w, shares, &launch.drives));
-	launch.lanes = lanes_for(call);
+	if (channels == 1 && comm_small_takes(comm, coll->plan, w))
+		return comm_small_launch(comm, coll->plan, w);
+	TRY_NOW(append_ops(comm, coll, w, shares, &launch.drives));
+	launch.lanes = lanes_for(coll);
 	if (channels == 1 && !w->captured)
 		args.one = shares[0];
 	else
-		args.colls = (void *)w->mapped_dev;
+		args.colls = w->mapped.colls;
 	args.end = comm_work_end(w);
 	args.times = w->times_dev;
 	launch.ntimes = channels;
 	comm_work_after(comm, w, &args.after, &args.after_value);
-	return comm_work_launch(comm, w, &launch, call->stream);
+	return comm_work_launch(comm, w, &launch, stream);
 }
 
 /* ---- calls ---- */
@@ -504,66 +509,66 @@ static const struct comm_op *find_op(const struct gantry_comm *comm, int number)
 	return NULL;
 }
 
-static gantry_result take_op(struct comm_call *call, const char *what, int op)
+static gantry_result take_op(const struct gantry_comm *comm, struct comm_collective *coll, const char *what, int op)
 {
-	const struct comm_op *own = op >= GANTRY_OP_PREMUL ? find_op(call->comm, op) : NULL;
+	const struct comm_op *own = op >= GANTRY_OP_PREMUL ? find_op(comm, op) : NULL;
 
 	if (op >= 0 && op < GANTRY_OP_PREMUL) {
-		call->op = (uint8_t)op;
+		coll->op = (uint8_t)op;
 		return GANTRY_OK;
 	}
 	if (!own)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no reduction %d in this communicator", what, op);
-	if (own->type != call->type)
+	if (own->type != coll->type)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the scalar of reduction %d is of another type than the data", what,
 			 op);
-	call->op = GANTRY_OP_PREMUL;
-	call->scalar = own->scalar;
-	call->scalar_at = own->at;
+	coll->op = GANTRY_OP_PREMUL;
+	coll->scalar = own->scalar;
+	coll->scalar_at = own->at;
 	return GANTRY_OK;
 }
 
-static gantry_result check_buffers(const struct comm_call *call, const char *what)
+static gantry_result check_buffers(const struct gantry_comm *comm, const struct comm_collective *coll, const char *what)
 {
-	int at_root = call->peer == call->comm->rank;
-	int needs_in = call->coll - 1 != COLL_BROADCAST || at_root;
-	int needs_out = call->coll - 1 != COLL_REDUCE || at_root;
+	int at_root = coll->root == comm->rank;
+	int needs_in = coll->kind != COLL_BROADCAST || at_root;
+	int needs_out = coll->kind != COLL_REDUCE || at_root;
 
-	if (call->count && ((needs_in && !call->in) || (needs_out && !call->buf)))
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements at NULL", what, (unsigned long long)call->count);
+	if (coll->count && ((needs_in && !coll->in) || (needs_out && !coll->out)))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements at NULL", what, (unsigned long long)coll->count);
 	return GANTRY_OK;
 }
 
-static gantry_result check_call(struct comm_call *call, const char *what)
+static gantry_result check_call(const struct comm_call *call, const char *what)
 {
-	uint32_t elem = coll_type_bytes(call->type);
+	const struct comm_collective *coll = &call->coll;
+	uint32_t elem = coll_type_bytes(coll->type);
 
 	if (!call->comm || !call->stream)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
 	TRY_NOW(comm_ready(call->comm, what));
 	if (!elem)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the type is none of 0 to %d", what, GANTRY_TYPE_COUNT - 1);
-	if (call->peer < 0 || call->peer >= call->comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: root %d of %s", what, call->peer,
+	if (coll->root < 0 || coll->root >= call->comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: root %d of %s", what, coll->root,
 			 COUNT_TEXT(call->comm->nranks, "rank"));
-	if (call->count > GANTRY_SLOT_SIZE / elem / (uint64_t)call->comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements are too many", what, (unsigned long long)call->count);
+	if (coll->count > GANTRY_SLOT_SIZE / elem / (uint64_t)call->comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements are too many", what, (unsigned long long)coll->count);
 	return GANTRY_OK;
 }
 
-static gantry_result plan_call(struct comm_call *call)
+static gantry_result plan_call(struct gantry_comm *comm, struct comm_collective *coll)
 {
-	struct gantry_comm *comm = call->comm;
-	enum coll_kind kind = (enum coll_kind)(call->coll - 1);
-	struct coll_ask ask = {.kind = kind, .bytes = call->count * coll_type_bytes(call->type)};
+	enum coll_kind kind = (enum coll_kind)coll->kind;
+	struct coll_ask ask = {.kind = kind, .bytes = coll->count * coll_type_bytes(coll->type)};
 
-	call->bytes = ask.bytes;
+	coll->bytes = ask.bytes;
 	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
 		ask.bytes *= (uint64_t)comm->nranks;
-	ask.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, call->type, call->op);
-	TRY_NOW(coll_choose(&comm->coll.model, &ask, &call->choice));
-	TRY_NOW(find_plan(comm, call->choice.algo, kind, call->peer, &call->plan));
-	return make_plans(comm, call->plan, call->choice.channels);
+	ask.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, coll->type, coll->op);
+	TRY_NOW(coll_choose(&comm->coll.model, &ask, &coll->choice));
+	TRY_NOW(find_plan(comm, coll->choice.algo, kind, coll->root, &coll->plan));
+	return make_plans(comm, coll->plan, coll->choice.channels);
 }
 
 /* op: NOT_REDUCED for the kinds that do not reduce, which do not look at it. */
@@ -571,31 +576,33 @@ enum { NOT_REDUCED = -1 };
 static gantry_result collective(struct comm_call call, const char *what, int op)
 {
 	gantry_result r = GANTRY_OK;
-	enum coll_kind kind = (enum coll_kind)(call.coll - 1);
+	struct comm_collective *coll = &call.coll;
 
 	TRY(check_call(&call, what));
-	TRY(check_buffers(&call, what));
-	if (kind != COLL_BROADCAST && kind != COLL_ALL_GATHER)
-		TRY(take_op(&call, what, op));
-	if (!call.count) /* the same on all ranks: nobody waits for anybody */
+	TRY(check_buffers(call.comm, coll, what));
+	if (coll->kind != COLL_BROADCAST && coll->kind != COLL_ALL_GATHER)
+		TRY(take_op(call.comm, coll, what, op));
+	if (!coll->count) /* the same on all ranks: nobody waits for anybody */
 		return comm_check(call.comm);
-	TRY(plan_call(&call));
+	TRY(plan_call(call.comm, coll));
 out:
 	return comm_group_add(r, &call);
 }
 
 /* type: what the caller gave, also what is none. */
-static struct comm_call call_of(int kind, const void *in, void *out, size_t count, enum gantry_type type, int root,
+static struct comm_call call_of(unsigned kind, const void *in, void *out, size_t count, enum gantry_type type, int root,
 				struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return (struct comm_call){.comm = comm,
-				  .stream = stream,
-				  .buf = out,
-				  .peer = root,
-				  .coll = 1 + kind,
-				  .in = in,
-				  .count = count,
-				  .type = (unsigned)type < GANTRY_TYPE_COUNT ? (uint8_t)type : GANTRY_TYPE_COUNT};
+	return (struct comm_call){
+		.comm = comm,
+		.stream = stream,
+		.kind = COMM_IS_COLL,
+		.coll = {.kind = kind,
+			 .root = root,
+			 .in = in,
+			 .out = out,
+			 .count = count,
+			 .type = (unsigned)type < GANTRY_TYPE_COUNT ? (uint8_t)type : GANTRY_TYPE_COUNT}};
 }
 
 gantry_result gantry_all_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op,
@@ -706,30 +713,41 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 
 /* ---- groups of sends and receives ---- */
 
+/* Of the collective with that number. */
+static gantry_result add_transfer(const struct comm_call *call, uint32_t number, int peer, int send, char *buf)
+{
+	struct comm_call one = {.comm = call->comm,
+				.stream = call->stream,
+				.kind = COMM_IS_TRANSFER,
+				.transfer = {.buf = buf,
+					     .bytes = call->coll.count * coll_type_bytes(call->coll.type),
+					     .peer = peer,
+					     .send = send,
+					     .number = number}};
+
+	return comm_group_add(GANTRY_OK, &one);
+}
+
 /* One of them: whom this rank sends to and receives from, all or the root alone, and whether each has a part of its own
  * in the buffer. */
 static gantry_result exchange_parts(const struct comm_call *call, int sends_all, int recvs_all)
 {
 	gantry_result r = GANTRY_OK, end;
-	enum gantry_type type = (enum gantry_type)call->type;
-	uint64_t part;
+	const struct comm_collective *coll = &call->coll;
+	uint64_t part = coll->count * coll_type_bytes(coll->type);
+	uint32_t number = comm_note(call->comm, coll, 0);
 
-	part = call->count * coll_type_bytes(call->type);
-	call->comm->coll.exchange = comm_note(call, 0);
 	gantry_group_start();
 	for (int i = 0; i < call->comm->nranks && r == GANTRY_OK; i++) {
 		uint64_t at = (uint64_t)i * part;
-		int root = i == call->peer;
+		int root = i == coll->root;
 
-		if (call->in && (sends_all || root))
-			r = gantry_send(call->in + (sends_all ? at : 0), call->count, type, i, call->comm,
-					call->stream);
-		if (call->buf && (recvs_all || root) && r == GANTRY_OK)
-			r = gantry_recv(call->buf + (recvs_all ? at : 0), call->count, type, i, call->comm,
-					call->stream);
+		if (coll->in && (sends_all || root))
+			r = add_transfer(call, number, i, 1, (char *)(uintptr_t)coll->in + (sends_all ? at : 0));
+		if (coll->out && (recvs_all || root) && r == GANTRY_OK)
+			r = add_transfer(call, number, i, 0, coll->out + (recvs_all ? at : 0));
 	}
 	end = gantry_group_end();
-	call->comm->coll.exchange = 0;
 	return r == GANTRY_OK ? end : r;
 }
 
@@ -738,8 +756,8 @@ static gantry_result exchange(const char *what, struct comm_call *call, int send
 	gantry_result r = check_call(call, what);
 
 	if (r != GANTRY_OK)
-		return comm_group_add(r, call);
-	return call->count ? exchange_parts(call, sends_all, recvs_all) : GANTRY_OK;
+		return comm_group_fail(r);
+	return call->coll.count ? exchange_parts(call, sends_all, recvs_all) : GANTRY_OK;
 }
 
 static gantry_result null_buffer(const char *what)
@@ -753,7 +771,7 @@ gantry_result gantry_all_to_all(const void *in, void *out, size_t count, enum ga
 	struct comm_call call = call_of(COMM_ALL_TO_ALL, in, out, count, type, 0, comm, stream);
 
 	if (count && (!in || !out))
-		return comm_group_add(null_buffer("gantry_all_to_all"), &call);
+		return comm_group_fail(null_buffer("gantry_all_to_all"));
 	return exchange("gantry_all_to_all", &call, 1, 1);
 }
 
@@ -764,7 +782,7 @@ gantry_result gantry_gather(const void *in, void *out, size_t count, enum gantry
 	struct comm_call call = call_of(COMM_GATHER, in, at_root ? out : NULL, count, type, root, comm, stream);
 
 	if (count && (!in || (at_root && !out)))
-		return comm_group_add(null_buffer("gantry_gather"), &call);
+		return comm_group_fail(null_buffer("gantry_gather"));
 	return exchange("gantry_gather", &call, 0, at_root);
 }
 
@@ -775,7 +793,7 @@ gantry_result gantry_scatter(const void *in, void *out, size_t count, enum gantr
 	struct comm_call call = call_of(COMM_SCATTER, at_root ? in : NULL, out, count, type, root, comm, stream);
 
 	if (count && (!out || (at_root && !in)))
-		return comm_group_add(null_buffer("gantry_scatter"), &call);
+		return comm_group_fail(null_buffer("gantry_scatter"));
 	return exchange("gantry_scatter", &call, at_root, 0);
 }
 

@@ -68,11 +68,19 @@ struct comm_peer {
 	int no_p2p; /* it was tried between the two, and does not work: probe.c */
 };
 
+/* What a kernel works on. */
+union comm_items {
+	void *at;
+	struct gantry_xfer *xfers;
+	struct gantry_coll *colls; /* and behind them their shifts */
+	struct gantry_put *puts;
+};
+
 /* Argument memory of one launch; free again when the last block has stored `expected` in finished. */
 struct comm_work {
-	struct gantry_xfer *xfers_host, *mapped_dev; /* the same memory, as CPU and device address it */
-	struct gantry_xfer *xfers_dev;		     /* the same on the host device; else in the device's own */
-	uint32_t *first_host, *first_dev;	     /* COMM_CHANNELS_MAX + 1 */
+	union comm_items host, mapped;	  /* the same memory, as CPU and device address it */
+	union comm_items dev;		  /* the same on the host device; else in the device's own */
+	uint32_t *first_host, *first_dev; /* COMM_CHANNELS_MAX + 1 */
 	uint32_t capacity;
 	uint64_t *finished_host, *finished_dev;
 	uint64_t *arrived;	      /* the device's: gantry_launch_end */
@@ -176,9 +184,8 @@ struct comm_coll {
 	int *order;	       /* by place: the rank */
 	struct coll_model model;
 	struct gantry_list plans, ops;
-	uint64_t calls;	   /* collectives so far; the same on all ranks */
-	uint32_t exchange; /* lower half of the number of the one that sends and receives are now made for; 0: none */
-	uint32_t held;	   /* small.c's: a call uses the connections without the proxy; atomic, release */
+	uint64_t calls; /* collectives so far; the same on all ranks */
+	uint32_t held;	/* small.c's: a call uses the connections without the proxy; atomic, release */
 	struct comm_note notes[COMM_NOTES]; /* by number */
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
 	int collnet;			    /* the transport of that name is asked for */
@@ -363,36 +370,67 @@ static inline struct comm_conn *comm_coll_conn(const struct gantry_comm *comm, c
 	return &comm->peers[p->rank].conns[p->send][channel];
 }
 
-enum comm_one { COMM_ONE_NONE, COMM_ONE_PUT, COMM_ONE_WAIT };
+struct comm_transfer {
+	char *buf;
+	uint64_t bytes;
+	int peer, send;
+	uint32_t number; /* gantry_xfer.coll */
+};
 
-/* A call of a group: a transfer, or a collective if `coll` says so, or one-sided if `one` does. */
+struct comm_collective {
+	unsigned kind; /* enum coll_kind; or COMM_ALL_TO_ALL, COMM_GATHER, COMM_SCATTER, which become transfers */
+	int root;
+	const char *in;
+	char *out;
+	uint64_t count, bytes; /* bytes: of count elements */
+	uint8_t type, op;
+	uint64_t scalar;
+	const void *scalar_at;
+	struct comm_plan *plan;
+	struct coll_choice choice;
+};
+
+/* A put, with a signal or without, or a signal alone. */
+struct comm_put {
+	char *buf;
+	uint64_t bytes;
+	int peer, signal;
+	struct gantry_window *window; /* NULL: a signal alone */
+	uint64_t offset;
+};
+
+struct comm_wait {
+	int peer, signal;
+	uint64_t count; /* signals to be waited for */
+};
+
+/* A call of a group. */
+enum comm_call_kind { COMM_IS_TRANSFER, COMM_IS_COLL, COMM_IS_PUT, COMM_IS_WAIT };
 struct comm_call {
 	struct gantry_comm *comm;
 	struct gantry_stream *stream;
-	char *buf; /* of a collective: the output */
-	uint64_t bytes;
-	int peer, send;	 /* of a collective: the root */
-	int coll;	 /* 1 + enum coll_kind; 0: a transfer */
-	uint32_t number; /* gantry_xfer.coll */
-	/* Of a collective. */
-	struct comm_plan *plan;
-	struct coll_choice choice;
-	const char *in;
-	uint64_t count, scalar;
-	const void *scalar_at;
-	uint8_t type, op;
-	/* One-sided; `count` is how many signals are waited for. */
-	enum comm_one one;
-	int signal;
-	struct gantry_window *window; /* NULL: a signal alone */
-	uint64_t offset;
+	enum comm_call_kind kind;
+	union {
+		struct comm_transfer transfer;
+		struct comm_collective coll;
+		struct comm_put put;
+		struct comm_wait wait;
+	};
+};
+
+/* A direction to or from a peer that has to be connected. */
+struct comm_need {
+	struct gantry_comm *comm;
+	int peer, send;
 };
 
 /* Tries p2p between ranks on GPUs; all ranks learn what has failed. Then the transport to a peer, if it is not chosen yet. */
 gantry_result comm_probe(struct gantry_comm *comm);
 gantry_result comm_choose_transport(struct gantry_comm *comm, int peer);
-/* Makes the connections that the calls need, of all communicators among them at the same time. */
-gantry_result comm_connect(const struct comm_call *calls, size_t n);
+/* The directions that a call needs and that are not known to be connected: answers how many. ret: NULL, or room for all. */
+size_t comm_needs(const struct comm_call *call, struct comm_need *ret);
+/* Connects them, of all communicators among them at the same time. */
+gantry_result comm_connect(const struct comm_need *needs, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
 /* The parts of it for ends that are made in another way (comm_collnet.c): before and after the transport has connected. */
 gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel);
@@ -430,15 +468,15 @@ gantry_result comm_coll_init(struct gantry_comm *comm);
 /* All ranks are on one GPU and reach each other by loads and stores. From what all ranks know: all answer alike. */
 int comm_shares_gpu(const struct gantry_comm *comm);
 void comm_coll_free(struct gantry_comm *comm);
-/* The connections that a call needs if it is a collective whose connections are not known to be made, as transfers:
- * answers how many. ret: NULL, or room for all of them. */
-size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret);
+/* comm_needs of a collective. */
+size_t comm_coll_needs(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_need *ret);
 /* comm_collnet.c: the network takes the type and operation, if there is one. */
 bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op);
-gantry_result comm_coll_enqueue(const struct comm_call *call);
+gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
+				struct gantry_stream *stream);
 /* small.c: whether a call with this one share is done by the thread that runs the stream; then launches that. */
-int comm_small_takes(const struct comm_call *call, const struct comm_work *w, const struct gantry_coll *share);
-gantry_result comm_small_launch(const struct comm_call *call, struct comm_work *w, const struct gantry_coll *share);
+int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w);
+gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan *plan, struct comm_work *w);
 
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);
@@ -490,12 +528,12 @@ int comm_graphs_busy(const struct gantry_comm *comm);
 void comm_graphs_end(struct gantry_comm *comm);
 void comm_graphs_free(struct gantry_comm *comm);
 
-/* PTR: may the call's buffer be handed over on this connection? 1, with the address as the other end needs it. */
-int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call,
+/* PTR: may the buffer be handed over on this connection? 1, with the address as the other end needs it. */
+int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const char *buf, uint64_t bytes,
 		      uint64_t *ret_place);
 /* GANTRY_COLL_PTR_*: which of a collective's buffers its connections read and write in place. ret_shifts: gantry_coll's, of
  * all channels one after the other. */
-uint8_t comm_memory_ptr(const struct comm_call *call, uint64_t *ret_shifts);
+uint8_t comm_memory_ptr(struct gantry_comm *comm, const struct comm_collective *coll, uint64_t *ret_shifts);
 void comm_memory_free(struct gantry_comm *comm);
 /* A peer's memory (ipc_open) that nothing uses any more but kernels that were launched: it is closed when none of them runs.
  * Any thread. comm_memory_reap looks whether that is so: at each call on the communicator, by the caller's thread. */
@@ -508,13 +546,13 @@ gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *d
 
 /* reach.c. Whether a put or signal can go without waiting for anything; makes it so: maps memory of the peer, or connects to
  * it, which takes no call of its program. The peer's half, on the service thread. */
-int comm_onesided_reached(const struct comm_call *call);
-gantry_result comm_onesided_reach(const struct comm_call *call);
+int comm_onesided_reached(const struct gantry_comm *comm, const struct comm_put *put);
+gantry_result comm_onesided_reach(struct gantry_comm *comm, const struct comm_put *put);
 gantry_result comm_onesided_call(struct gantry_comm *comm, int from, const void *data, size_t size, void *reply,
 				 size_t *reply_size);
 /* The one-sided calls among those of a group: puts and signals, or waits. */
 gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n,
-				    enum comm_one what);
+				    enum comm_call_kind what);
 /* Until what all ranks have put has arrived, once all of them have come here with nothing in flight. */
 gantry_result comm_onesided_flush(struct gantry_comm *comm);
 /* Adds what was put over the network. Any thread. */

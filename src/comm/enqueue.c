@@ -58,13 +58,13 @@ static void work_place(const struct gantry_comm *comm, struct comm_work *w, uint
 
 	w->times_host = comm->traced ? (void *)(host + size) : NULL;
 	w->times_dev = comm->traced ? (void *)(dev + size) : NULL;
-	w->xfers_host = (void *)host;
+	w->host.at = host;
 	w->first_host = (void *)(host + xfers_size(capacity));
 	w->finished_host = (void *)(host + size - 128);
 	w->finished_dev = (void *)(dev + size - 128);
 	w->arrived = (void *)(own + size - 64);
-	w->mapped_dev = (void *)dev;
-	w->xfers_dev = (void *)own;
+	w->mapped.at = dev;
+	w->dev.at = own;
 	w->first_dev = (void *)(own + xfers_size(capacity));
 	w->capacity = capacity;
 	w->expected = 0;
@@ -98,10 +98,10 @@ static void works_release(struct gantry_comm *comm, struct comm_work *w)
 {
 	struct gantry_device *d = comm->device;
 
-	if (w->xfers_dev && (void *)w->xfers_dev != (void *)w->xfers_host)
-		d->ops->free(d, w->xfers_dev);
-	if (w->xfers_host)
-		d->ops->free_mapped(d, w->xfers_host);
+	if (w->dev.at && w->dev.at != w->host.at)
+		d->ops->free(d, w->dev.at);
+	if (w->host.at)
+		d->ops->free_mapped(d, w->host.at);
 }
 
 gantry_result comm_works_init(struct gantry_comm *comm)
@@ -309,7 +309,7 @@ gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *
 {
 	struct gantry_device *d = comm->device;
 	uint32_t blocks = (uint32_t)comm->nchannels;
-	struct gantry_p2p_args args = {.xfers = w->xfers_dev,
+	struct gantry_p2p_args args = {.xfers = w->dev.xfers,
 				       .first = w->first_dev,
 				       .result = comm->result_dev,
 				       .end = comm_work_end(w),
@@ -327,10 +327,10 @@ gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *
 	for (uint32_t b = 0; b < blocks; b++)
 		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
 	if (near) {
-		args.xfers = w->mapped_dev;
-		args.first = (void *)((char *)w->mapped_dev + xfers_size(w->capacity));
-	} else if (w->xfers_dev != w->mapped_dev) {
-		TRY_NOW(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
+		args.xfers = w->mapped.xfers;
+		args.first = (void *)&w->mapped.xfers[w->capacity];
+	} else if (w->dev.at != w->mapped.at) {
+		TRY_NOW(d->ops->copy_async(d, stream, w->dev.at, w->host.at, xfers_size(n)));
 		TRY_NOW(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
 	}
 	return comm_work_launch(comm, w, &launch, stream);
@@ -364,33 +364,33 @@ static uint64_t choose_step(const struct gantry_connector *c, uint8_t proto, int
 	return ptr ? gantry_params()->ptr_step : c->conn.step_bytes[proto];
 }
 
-static int may_ptr(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint8_t proto,
+static int may_ptr(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_transfer *t, uint8_t proto,
 		   uint64_t *ret_place)
 {
 	const struct gantry_params *p = gantry_params();
 
-	if (!p->ptr || proto != GANTRY_PROTO_SIMPLE || !call->bytes || call->bytes < p->ptr_min || !cc->c.sharing)
+	if (!p->ptr || proto != GANTRY_PROTO_SIMPLE || !t->bytes || t->bytes < p->ptr_min || !cc->c.sharing)
 		return 0;
 	/* Between kernels the receiver reads where the slot says. */
-	if (!call->send && !(cc->c.conn.flags & GANTRY_CONN_PROXIED && cc->c.conn.offers))
+	if (!t->send && !(cc->c.conn.flags & GANTRY_CONN_PROXIED && cc->c.conn.offers))
 		return 0;
-	return comm_memory_place(comm, cc, call, ret_place);
+	return comm_memory_place(comm, cc, t->buf, t->bytes, ret_place);
 }
 
 /* One part of a call on one channel. op: NULL if the end is not proxied. */
-static void plan_part(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t from,
+static void plan_part(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_transfer *t, uint64_t from,
 		      uint64_t bytes, struct gantry_xfer *x, struct gantry_proxy_op *op)
 {
 	uint64_t place = 0;
 
 	memset(x, 0, sizeof(*x));
 	x->conn = cc->dev;
-	x->buf = call->buf + from;
+	x->buf = t->buf + from;
 	x->bytes = bytes;
-	x->send = (uint8_t)call->send;
-	x->coll = call->number;
+	x->send = (uint8_t)t->send;
+	x->coll = t->number;
 	x->proto = choose_proto(&cc->c.conn, bytes);
-	x->ptr = (uint8_t)may_ptr(comm, cc, call, x->proto, &place);
+	x->ptr = (uint8_t)may_ptr(comm, cc, t, x->proto, &place);
 	x->place = place + from;
 	x->step_bytes = choose_step(&cc->c, x->proto, x->ptr);
 	store_relaxed(&cc->turns, cc->turns + 1); /* reports look */
@@ -425,9 +425,9 @@ static uint64_t part_bytes(uint64_t bytes, uint32_t parts)
 }
 
 /* The channel of a part: both ends count from the same one, and pairs differ. */
-static uint32_t channel_of(const struct comm_call *call, uint32_t part)
+static uint32_t channel_of(const struct gantry_comm *comm, int peer, uint32_t part)
 {
-	return ((uint32_t)(call->comm->rank + call->peer) + part) % (uint32_t)call->comm->nchannels;
+	return ((uint32_t)(comm->rank + peer) + part) % (uint32_t)comm->nchannels;
 }
 
 struct count {
@@ -435,20 +435,21 @@ struct count {
 	uint32_t per_channel[COMM_CHANNELS_MAX];
 };
 
-static void count_calls(const struct comm_call *calls, size_t n, struct count *c)
+static void count_calls(const struct gantry_comm *comm, const struct comm_call *calls, size_t n, struct count *c)
 {
 	memset(c, 0, sizeof(*c));
 	for (size_t i = 0; i < n; i++) {
-		uint32_t parts = parts_of(calls[i].comm, calls[i].bytes);
+		const struct comm_transfer *t = &calls[i].transfer;
+		uint32_t parts = parts_of(comm, t->bytes);
 
-		if (calls[i].peer == calls[i].comm->rank)
+		if (t->peer == comm->rank)
 			continue;
 		c->xfers += parts;
 		for (uint32_t p = 0; p < parts; p++) {
-			uint32_t ch = channel_of(&calls[i], p);
+			uint32_t ch = channel_of(comm, t->peer, p);
 
 			c->per_channel[ch]++;
-			c->ops += calls[i].comm->peers[calls[i].peer].conns[calls[i].send][ch].c.proxy != NULL;
+			c->ops += comm->peers[t->peer].conns[t->send][ch].c.proxy != NULL;
 		}
 	}
 }
@@ -456,7 +457,7 @@ static void count_calls(const struct comm_call *calls, size_t n, struct count *c
 /* The first call from `at` on that is a rank's send to itself, or its receive; n: none. */
 static size_t next_to_self(const struct comm_call *calls, size_t at, size_t n, int send)
 {
-	while (at < n && !(calls[at].peer == calls[at].comm->rank && calls[at].send == send))
+	while (at < n && !(calls[at].transfer.peer == calls[at].comm->rank && calls[at].transfer.send == send))
 		at++;
 	return at;
 }
@@ -467,23 +468,24 @@ static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_ca
 	struct gantry_device *d = comm->device;
 	size_t s = 0, v = 0;
 
-	for (;;) {
+	for (;; s++, v++) {
+		const struct comm_transfer *from, *to;
+
 		s = next_to_self(calls, s, n, 1);
 		v = next_to_self(calls, v, n, 0);
 		if (s == n && v == n)
-			break;
+			return GANTRY_OK;
 		if (s == n || v == n)
 			FAIL_NOW(GANTRY_ERR_USAGE, "rank %d %s itself without the other half in the same group",
 				 comm->rank, s < n ? "sends to" : "receives from");
-		if (calls[s].bytes > calls[v].bytes)
+		from = &calls[s].transfer;
+		to = &calls[v].transfer;
+		if (from->bytes > to->bytes)
 			FAIL_NOW(GANTRY_ERR_SIZE, "rank %d sends itself %llu bytes and receives %llu", comm->rank,
-				 (unsigned long long)calls[s].bytes, (unsigned long long)calls[v].bytes);
-		if (calls[s].bytes && calls[s].buf != calls[v].buf)
-			TRY_NOW(d->ops->copy_async(d, calls[v].stream, calls[v].buf, calls[s].buf, calls[s].bytes));
-		s++;
-		v++;
+				 (unsigned long long)from->bytes, (unsigned long long)to->bytes);
+		if (from->bytes && from->buf != to->buf)
+			TRY_NOW(d->ops->copy_async(d, calls[v].stream, to->buf, from->buf, from->bytes));
 	}
-	return GANTRY_OK;
 }
 
 static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t n, const struct count *c,
@@ -497,19 +499,20 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 	}
 	w->first_host[comm->nchannels] = sum;
 	for (size_t i = 0; i < n; i++) {
-		uint32_t parts = parts_of(comm, calls[i].bytes);
-		uint64_t size = part_bytes(calls[i].bytes, parts), from = 0;
+		const struct comm_transfer *t = &calls[i].transfer;
+		uint32_t parts = parts_of(comm, t->bytes);
+		uint64_t size = part_bytes(t->bytes, parts), from = 0;
 
-		if (calls[i].peer == comm->rank)
+		if (t->peer == comm->rank)
 			continue;
 		comm->op_ids++;
 		for (uint32_t p = 0; p < parts; p++) {
-			uint32_t ch = channel_of(&calls[i], p);
-			struct comm_conn *cc = &calls[i].comm->peers[calls[i].peer].conns[calls[i].send][ch];
-			uint64_t left = calls[i].bytes - from, bytes = left < size ? left : size;
-			struct gantry_xfer *x = &w->xfers_host[at[ch]];
+			uint32_t ch = channel_of(comm, t->peer, p);
+			struct comm_conn *cc = &comm->peers[t->peer].conns[t->send][ch];
+			uint64_t left = t->bytes - from, bytes = left < size ? left : size;
+			struct gantry_xfer *x = &w->host.xfers[at[ch]];
 
-			plan_part(comm, cc, &calls[i], from, bytes, x, cc->c.proxy ? op : NULL);
+			plan_part(comm, cc, t, from, bytes, x, cc->c.proxy ? op : NULL);
 			if (w->times_host)
 				comm_times_plan(&w->times_host[at[ch]], cc, comm->op_ids, x);
 			at[ch]++;
@@ -528,7 +531,7 @@ gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm
 	uint64_t bytes = 0;
 	int drives;
 
-	count_calls(calls, n, &c);
+	count_calls(comm, calls, n, &c);
 	TRY_NOW(copy_to_self(comm, calls, n));
 	if (!c.xfers)
 		return GANTRY_OK;
@@ -537,7 +540,7 @@ gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm
 		TRY_NOW(gantry_proxy_ops_get(comm->proxy, c.ops, &first));
 	fill(comm, calls, n, &c, w, first);
 	for (size_t i = 0; i < n; i++)
-		bytes += calls[i].bytes;
+		bytes += calls[i].transfer.bytes;
 	drives = first && comm_drives(comm, bytes);
 	if (first)
 		TRY_NOW(comm_append(comm, w, first, drives));
@@ -548,43 +551,46 @@ gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm
 
 static gantry_result check_transfer(const struct comm_call *call, size_t count, enum gantry_type type)
 {
-	const char *what = call->send ? "gantry_send" : "gantry_recv";
+	const struct comm_transfer *t = &call->transfer;
+	const char *what = t->send ? "gantry_send" : "gantry_recv";
 
 	if (!call->comm || !call->stream)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
 	TRY_NOW(comm_ready(call->comm, what));
 	if ((unsigned)type >= GANTRY_TYPE_COUNT)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
-	if (call->peer < 0 || call->peer >= call->comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, call->peer,
+	if (t->peer < 0 || t->peer >= call->comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, t->peer,
 			 COUNT_TEXT(call->comm->nranks, "rank"));
-	if (count && !call->buf)
+	if (count && !t->buf)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %zu elements at NULL", what, count);
 	if (count > GANTRY_SLOT_SIZE / coll_type_bytes(type))
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %zu elements are too many", what, count);
 	return GANTRY_OK;
 }
 
-static gantry_result transfer(struct comm_call call, size_t count, enum gantry_type type)
+static gantry_result transfer(char *buf, size_t count, enum gantry_type type, int peer, int send,
+			      struct gantry_comm *comm, struct gantry_stream *stream)
 {
+	struct comm_call call = {.comm = comm,
+				 .stream = stream,
+				 .kind = COMM_IS_TRANSFER,
+				 .transfer = {.buf = buf, .peer = peer, .send = send}};
 	gantry_result r = check_transfer(&call, count, type);
 
-	call.bytes = r == GANTRY_OK ? (uint64_t)count * coll_type_bytes(type) : 0;
-	call.number = r == GANTRY_OK ? call.comm->coll.exchange : 0;
+	if (r == GANTRY_OK)
+		call.transfer.bytes = (uint64_t)count * coll_type_bytes(type);
 	return comm_group_add(r, &call);
 }
 
 gantry_result gantry_send(const void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
 			  struct gantry_stream *stream)
 {
-	return transfer(
-		(struct comm_call){
-			.comm = comm, .stream = stream, .buf = (char *)(uintptr_t)buf, .peer = peer, .send = 1},
-		count, type);
+	return transfer((char *)(uintptr_t)buf, count, type, peer, 1, comm, stream);
 }
 
 gantry_result gantry_recv(void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
 			  struct gantry_stream *stream)
 {
-	return transfer((struct comm_call){.comm = comm, .stream = stream, .buf = buf, .peer = peer}, count, type);
+	return transfer(buf, count, type, peer, 0, comm, stream);
 }

@@ -77,9 +77,9 @@ static size_t launch_size(uint32_t capacity)
 /* Its arguments, to where kernels read them. */
 static gantry_result upload(struct gantry_device *d, const struct comm_work *w)
 {
-	if (w->xfers_host == w->xfers_dev)
+	if (w->host.at == w->dev.at)
 		return GANTRY_OK;
-	return d->ops->copy(d, w->xfers_dev, w->xfers_host, launch_size(w->capacity));
+	return d->ops->copy(d, w->dev.at, w->host.at, launch_size(w->capacity));
 }
 
 /* ---- making and ending ---- */
@@ -130,7 +130,7 @@ out:
 static void disarm(struct gantry_device *d, struct comm_graph_launch *l)
 {
 	struct comm_work *w = &l->work;
-	struct gantry_coll *shares = (void *)w->xfers_host;
+	struct gantry_coll *shares = w->host.colls;
 
 	if (!load_acquire(&l->live))
 		return;
@@ -200,10 +200,10 @@ static void place_launch(struct comm_graphs *g, struct comm_graph_launch *l, cha
 	size_t first = capacity * sizeof(struct gantry_xfer);
 
 	l->all = g;
-	l->work = (struct comm_work){.xfers_host = (void *)host,
+	l->work = (struct comm_work){.host.at = host,
 				     .first_host = (void *)(host + first),
-				     .mapped_dev = (void *)dev,
-				     .xfers_dev = (void *)dev,
+				     .mapped.at = dev,
+				     .dev.at = dev,
 				     .first_dev = (void *)(dev + first),
 				     .capacity = capacity,
 				     .captured = 1,

@@ -98,12 +98,12 @@ static gantry_result enqueue_rest(struct gantry_comm *comm, struct part *p)
 	size_t transfers = 0;
 
 	for (size_t i = 0; i < p->n; i++)
-		if (!p->calls[i].coll && !p->calls[i].one)
+		if (p->calls[i].kind == COMM_IS_TRANSFER)
 			move_forward(p->calls, transfers++, i);
 	if (transfers)
 		TRY_NOW(comm_enqueue_transfers(comm, p->calls, transfers));
 	if (comm->onesided)
-		TRY_NOW(comm_onesided_enqueue(comm, p->calls + transfers, p->n - transfers, COMM_ONE_WAIT));
+		TRY_NOW(comm_onesided_enqueue(comm, p->calls + transfers, p->n - transfers, COMM_IS_WAIT));
 	return release_streams(comm, p);
 }
 
@@ -112,7 +112,7 @@ static gantry_result part_begin(struct gantry_comm *comm, struct part *p)
 	p->begun = 1;
 	comm_memory_reap(comm);
 	TRY_NOW(join_streams(comm, p));
-	return comm->onesided ? comm_onesided_enqueue(comm, p->calls, p->n, COMM_ONE_PUT) : GANTRY_OK;
+	return comm->onesided ? comm_onesided_enqueue(comm, p->calls, p->n, COMM_IS_PUT) : GANTRY_OK;
 }
 
 /* Puts, collectives in order, then transfers, and waits for signals; no more than `most` collectives at once. */
@@ -125,9 +125,10 @@ static void enqueue(struct part *p, size_t most)
 	if (!p->begun)
 		TRY(part_begin(comm, p));
 	for (; p->at < p->n && most; p->at++) {
-		if (p->calls[p->at].coll)
-			TRY(comm_coll_enqueue(&p->calls[p->at]));
-		most -= p->calls[p->at].coll != 0;
+		if (p->calls[p->at].kind != COMM_IS_COLL)
+			continue;
+		TRY(comm_coll_enqueue(comm, &p->calls[p->at].coll, p->calls[p->at].stream));
+		most--;
 	}
 	if (p->at < p->n)
 		return; /* later */
@@ -288,22 +289,22 @@ out:
 	return r;
 }
 
-/* The connections that the group's collectives need. Most groups have none that is not made. */
-static gantry_result connect_collectives(const struct comm_call *calls, size_t n)
+/* The connections that the group needs. Most groups have none that is not made. */
+static gantry_result connect_all(const struct comm_call *calls, size_t n)
 {
 	gantry_result r = GANTRY_OK;
-	struct comm_call *needs = NULL;
+	struct comm_need *needs = NULL;
 	size_t total = 0, at = 0;
 
 	for (size_t i = 0; i < n; i++)
-		total += comm_coll_needs(&calls[i], NULL);
+		total += comm_needs(&calls[i], NULL);
 	if (!total)
 		return GANTRY_OK;
 	needs = malloc(total * sizeof(*needs));
 	if (!needs)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %zu connections", total);
 	for (size_t i = 0; i < n; i++)
-		at += comm_coll_needs(&calls[i], needs + at);
+		at += comm_needs(&calls[i], needs + at);
 	TRY(comm_connect(needs, total));
 out:
 	free(needs);
@@ -312,8 +313,7 @@ out:
 
 gantry_result comm_group_run(struct comm_call *calls, size_t n)
 {
-	TRY_NOW(connect_collectives(calls, n));
-	TRY_NOW(comm_connect(calls, n));
+	TRY_NOW(connect_all(calls, n));
 	return enqueue_all(calls, n);
 }
 

@@ -107,25 +107,26 @@ static int is_good_there(struct gantry_comm *comm, const struct gantry_connector
 	return comm->device->ops->pointer(comm->device, buf, &info) == GANTRY_OK && info.exportable;
 }
 
-int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t *ret_place)
+int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const char *buf, uint64_t bytes,
+		      uint64_t *ret_place)
 {
 	struct comm_reg *reg;
 	int peer = cc->c.peer->rank;
-	uint64_t address = (uint64_t)(uintptr_t)call->buf;
+	uint64_t address = (uint64_t)(uintptr_t)buf;
 	size_t at;
 
-	if (!gantry_slot_can_point(address, call->bytes))
+	if (!gantry_slot_can_point(address, bytes))
 		return 0;
 	*ret_place = address;
 	if (cc->c.sharing == GANTRY_SHARES_ADDRESSES)
-		return is_good_there(comm, &cc->c, call->buf);
-	reg = find(comm, call->buf, call->bytes);
+		return is_good_there(comm, &cc->c, buf);
+	reg = find(comm, buf, bytes);
 	if (!reg)
 		return 0;
 	if (cc->c.sharing == GANTRY_SHARES_EXPORTED) {
 		if (!reg->peer_base[peer])
 			map_at_peer(comm, reg, peer);
-		*ret_place = reg->peer_base[peer] + (uint64_t)(call->buf - reg->base);
+		*ret_place = reg->peer_base[peer] + (uint64_t)(buf - reg->base);
 		return reg->peer_base[peer] != CANNOT;
 	}
 	at = (size_t)(cc->c.state - comm->states_host);
@@ -138,14 +139,15 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 /* ---- of a collective ---- */
 
 /* Some connections take any memory of the device. *ret_shift: gantry_coll's. */
-static int can_point(const struct comm_call *part, struct comm_conn *cc, uint64_t *ret_shift)
+static int can_point(struct gantry_comm *comm, struct comm_conn *cc, const char *buf, uint64_t bytes,
+		     uint64_t *ret_shift)
 {
-	const uint64_t address = (uint64_t)(uintptr_t)part->buf;
+	const uint64_t address = (uint64_t)(uintptr_t)buf;
 	uint64_t place = address;
 
 	*ret_shift = GANTRY_COLL_KEPT;
-	if (!(cc->c.any_memory && gantry_slot_can_point(address, part->bytes)) &&
-	    !comm_memory_place(part->comm, cc, part, &place))
+	if (!(cc->c.any_memory && gantry_slot_can_point(address, bytes)) &&
+	    !comm_memory_place(comm, cc, buf, bytes, &place))
 		return 0;
 	*ret_shift = cc->c.conn.flags & GANTRY_CONN_LENDS ? place - address : 0;
 	return 1;
@@ -158,33 +160,32 @@ static int can_point(const struct comm_call *part, struct comm_conn *cc, uint64_
  */
 enum { LEND_CROWDED = 1 << 19 };
 
-static int may_lend(const struct comm_call *call, const struct comm_conn *cc)
+static int may_lend(const struct gantry_comm *comm, const struct comm_collective *coll, const struct comm_conn *cc)
 {
 	return cc->c.conn.flags & GANTRY_CONN_LENDS &&
-	       (!call->comm->device->sleeps || call->comm->coll.model.limits.crowd <= COLL_CROWD ||
-		call->bytes >= LEND_CROWDED);
+	       (!comm->device->sleeps || comm->coll.model.limits.crowd <= COLL_CROWD || coll->bytes >= LEND_CROWDED);
 }
 
 /*
  * GANTRY_COLL_PTR_IN, and OFFERS where proxies move it: connections of the call take the buffer where it lies. All of
  * those with proxies, or none; of the others each for itself. shifts: of the buffer, in every other place.
  */
-static uint8_t may_point(const struct comm_call *call, const char *buf, uint64_t bytes, uint64_t *shifts)
+static uint8_t may_point(struct gantry_comm *comm, const struct comm_collective *coll, const char *buf, uint64_t bytes,
+			 uint64_t *shifts)
 {
-	struct comm_call part = {.comm = call->comm, .buf = (char *)(uintptr_t)buf, .bytes = bytes};
 	uint8_t ptr = 0;
 
-	for (uint32_t ch = 0; buf && ch < call->choice.channels; ch++) {
-		const struct coll_plan *plan = call->plan->channels[ch].plan;
+	for (uint32_t ch = 0; buf && ch < coll->choice.channels; ch++) {
+		const struct coll_plan *plan = coll->plan->channels[ch].plan;
 
 		for (uint32_t i = 0; i < plan->npeers; i++, shifts += 2) {
-			struct comm_conn *cc = comm_coll_conn(call->comm, &plan->peers[i], ch);
+			struct comm_conn *cc = comm_coll_conn(comm, &plan->peers[i], ch);
 			int points = (cc->c.conn.flags & GANTRY_CONN_POINTS) != 0;
 
 			*shifts = GANTRY_COLL_KEPT;
-			if (!points && !may_lend(call, cc))
+			if (!points && !may_lend(comm, coll, cc))
 				continue;
-			if (can_point(&part, cc, shifts))
+			if (can_point(comm, cc, buf, bytes, shifts))
 				ptr |= points ? GANTRY_COLL_PTR_IN | GANTRY_COLL_PTR_OFFERS : GANTRY_COLL_PTR_IN;
 			else if (points)
 				return 0;
@@ -193,21 +194,21 @@ static uint8_t may_point(const struct comm_call *call, const char *buf, uint64_t
 	return ptr;
 }
 
-uint8_t comm_memory_ptr(const struct comm_call *call, uint64_t *ret_shifts)
+uint8_t comm_memory_ptr(struct gantry_comm *comm, const struct comm_collective *coll, uint64_t *ret_shifts)
 {
 	const struct gantry_params *p = gantry_params();
-	enum coll_kind kind = call->plan->kind;
-	uint64_t all = call->bytes * (uint64_t)call->comm->nranks;
+	enum coll_kind kind = coll->plan->kind;
+	uint64_t all = coll->bytes * (uint64_t)comm->nranks;
 	int in_place;
 	uint8_t ptr = 0, out;
 
-	if (!p->ptr || call->choice.proto != GANTRY_PROTO_SIMPLE || call->bytes < p->ptr_min)
+	if (!p->ptr || coll->choice.proto != GANTRY_PROTO_SIMPLE || coll->bytes < p->ptr_min)
 		return 0;
-	in_place = call->in && call->buf && call->in < call->buf + all && call->buf < call->in + all;
-	if (!(in_place && coll_algos[call->choice.algo]->overwrites))
-		ptr = may_point(call, call->in, kind == COLL_REDUCE_SCATTER ? all : call->bytes, ret_shifts) &
+	in_place = coll->in && coll->out && coll->in < coll->out + all && coll->out < coll->in + all;
+	if (!(in_place && coll_algos[coll->choice.algo]->overwrites))
+		ptr = may_point(comm, coll, coll->in, kind == COLL_REDUCE_SCATTER ? all : coll->bytes, ret_shifts) &
 		      GANTRY_COLL_PTR_IN;
-	out = may_point(call, call->buf, kind == COLL_ALL_GATHER ? all : call->bytes, ret_shifts + 1);
+	out = may_point(comm, coll, coll->out, kind == COLL_ALL_GATHER ? all : coll->bytes, ret_shifts + 1);
 	if (out & GANTRY_COLL_PTR_IN)
 		ptr |= GANTRY_COLL_PTR_OUT | (out & GANTRY_COLL_PTR_OFFERS);
 	return ptr;

@@ -32,28 +32,27 @@ const char *comm_kind_name(unsigned kind)
 	return kind < COMM_KINDS ? more[kind - COLL_KINDS] : "?";
 }
 
-static uint64_t pack(const struct comm_call *call, unsigned kind)
+static uint64_t pack(const struct comm_collective *coll, unsigned kind)
 {
 	int reduces = kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_REDUCE_SCATTER;
 	int planned = kind < COLL_KINDS || kind == COMM_BARRIER;
-	uint64_t what = kind | (uint64_t)call->type << 8 | (uint64_t)(reduces ? call->op : NOTHING) << 16;
+	uint64_t what = kind | (uint64_t)coll->type << 8 | (uint64_t)(reduces ? coll->op : NOTHING) << 16;
 
-	what |= (uint64_t)(planned ? call->choice.algo : NOTHING) << 24;
-	what |= (uint64_t)(planned ? call->choice.proto : NOTHING) << 32;
-	return what | (uint64_t)(uint16_t)call->peer << 48;
+	what |= (uint64_t)(planned ? coll->choice.algo : NOTHING) << 24;
+	what |= (uint64_t)(planned ? coll->choice.proto : NOTHING) << 32;
+	return what | (uint64_t)(uint16_t)coll->root << 48;
 }
 
-uint32_t comm_note(const struct comm_call *call, uint32_t op)
+uint32_t comm_note(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t op)
 {
-	struct gantry_comm *comm = call->comm;
 	uint64_t number = comm->coll.calls + 1;
 	struct comm_note *n = &comm->coll.notes[number % COMM_NOTES];
-	unsigned kind = (unsigned)call->coll - 1;
+	unsigned kind = coll->kind;
 
-	if (kind == COLL_ALL_REDUCE && call->in == comm->coll.word)
+	if (kind == COLL_ALL_REDUCE && coll->in == comm->coll.word)
 		kind = COMM_BARRIER;
-	store_relaxed(&n->bytes, call->count * coll_type_bytes(call->type));
-	store_relaxed(&n->what, pack(call, kind));
+	store_relaxed(&n->bytes, coll->count * coll_type_bytes(coll->type));
+	store_relaxed(&n->what, pack(coll, kind));
 	store_relaxed(&n->op, op);
 	store_release(&n->number, number);
 	store_relaxed(&comm->coll.calls, number);

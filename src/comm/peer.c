@@ -161,22 +161,37 @@ static gantry_result advance_direction(struct gantry_comm *comm, int peer, int s
 	return GANTRY_OK;
 }
 
-static int is_ready(const struct comm_call *c)
+static int is_ready(const struct comm_need *c)
 {
-	const struct comm_peer *p = &c->comm->peers[c->peer];
+	return c->peer == c->comm->rank || c->comm->peers[c->peer].ready[c->send];
+}
 
-	return c->coll || c->one || c->peer == c->comm->rank || p->ready[c->send];
+size_t comm_needs(const struct comm_call *call, struct comm_need *ret)
+{
+	struct comm_need need;
+
+	if (call->kind == COMM_IS_COLL)
+		return comm_coll_needs(call->comm, &call->coll, ret);
+	if (call->kind != COMM_IS_TRANSFER)
+		return 0;
+	need = (struct comm_need){call->comm, call->transfer.peer, call->transfer.send};
+	if (is_ready(&need))
+		return 0;
+	if (ret)
+		*ret = need;
+	return 1;
 }
 
 int comm_connected(const struct comm_call *calls, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (!is_ready(&calls[i]) || comm_coll_needs(&calls[i], NULL) || !comm_onesided_reached(&calls[i]))
+		if (comm_needs(&calls[i], NULL) ||
+		    (calls[i].kind == COMM_IS_PUT && !comm_onesided_reached(calls[i].comm, &calls[i].put)))
 			return 0;
 	return 1;
 }
 
-static gantry_result give_up(const struct comm_call *c, int has_called, uint64_t waited_ns)
+static gantry_result give_up(const struct comm_need *c, int has_called, uint64_t waited_ns)
 {
 	gantry_result r;
 	char text[COMM_ERROR_TEXT];
@@ -199,12 +214,12 @@ out:
 struct progress {
 	uint64_t start;			  /* ns: of this rank's call */
 	uint64_t since;			  /* when the peer that came last has called; 0: none is connecting */
-	const struct comm_call *overdue;  /* its peer has called, and connecting takes too long */
-	const struct comm_call *uncalled; /* its peer has not called */
+	const struct comm_need *overdue;  /* its peer has called, and connecting takes too long */
+	const struct comm_need *uncalled; /* its peer has not called */
 	uint64_t tell_at;		  /* when ranks that have not called are logged next */
 };
 
-static void look_at(const struct comm_call *c, struct progress *p, uint64_t now)
+static void look_at(const struct comm_need *c, struct progress *p, uint64_t now)
 {
 	const struct comm_conn *all = c->comm->peers[c->peer].conns[c->send];
 
@@ -220,17 +235,17 @@ static void look_at(const struct comm_call *c, struct progress *p, uint64_t now)
 	}
 }
 
-static void look_at_all(const struct comm_call *calls, size_t n, struct progress *p, uint64_t now)
+static void look_at_all(const struct comm_need *needs, size_t n, struct progress *p, uint64_t now)
 {
 	p->since = 0;
 	p->overdue = p->uncalled = NULL;
 	for (size_t i = 0; i < n; i++)
-		if (!is_ready(&calls[i]))
-			look_at(&calls[i], p, now);
+		if (!is_ready(&needs[i]))
+			look_at(&needs[i], p, now);
 }
 
 /* After 10, 20, 40 s and so on; those of the communicator of p->uncalled. */
-static void tell_uncalled(const struct comm_call *calls, size_t n, struct progress *p, uint64_t now)
+static void tell_uncalled(const struct comm_need *needs, size_t n, struct progress *p, uint64_t now)
 {
 	const struct gantry_comm *comm = p->uncalled->comm;
 	char list[128] = "";
@@ -243,12 +258,12 @@ static void tell_uncalled(const struct comm_call *calls, size_t n, struct progre
 		struct progress one = {.start = now};
 		size_t before = 0;
 
-		if (calls[i].comm == comm && !is_ready(&calls[i]))
-			look_at(&calls[i], &one, now);
-		while (one.uncalled && (calls[before].comm != comm || calls[before].peer != calls[i].peer))
+		if (needs[i].comm == comm && !is_ready(&needs[i]))
+			look_at(&needs[i], &one, now);
+		while (one.uncalled && (needs[before].comm != comm || needs[before].peer != needs[i].peer))
 			before++;
 		if (one.uncalled && before == i)
-			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "", calls[i].peer);
+			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "", needs[i].peer);
 	}
 	LOG_WARN(COMM,
 		 "rank %d of %s waits for the calls of ranks that it connects with for the first time, for %.0f s so "
@@ -267,23 +282,23 @@ static uint64_t poll_pause(const struct progress *p, uint64_t now)
 	return pause < 50000 ? 50000 : pause < 5000000 ? pause : 5000000;
 }
 
-/* Opens what is not connected. *ret_at: the call at which it failed. */
-static gantry_result open_all(const struct comm_call *calls, size_t n, size_t *ret_at)
+/* Opens what is not connected. *ret_at: the one at which it failed. */
+static gantry_result open_all(const struct comm_need *needs, size_t n, size_t *ret_at)
 {
 	gantry_result r = GANTRY_OK;
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		if (!is_ready(&calls[i]))
-			TRY(open_direction(calls[i].comm, calls[i].peer, calls[i].send));
+		if (!is_ready(&needs[i]))
+			TRY(open_direction(needs[i].comm, needs[i].peer, needs[i].send));
 out:
 	*ret_at = i;
 	return r;
 }
 
 /* One step for each. *ret_waits: one that is not connected yet; NULL: all are. */
-static gantry_result advance_all(const struct comm_call *calls, size_t n, int poll, size_t *ret_at,
-				 const struct comm_call **ret_waits)
+static gantry_result advance_all(const struct comm_need *needs, size_t n, int poll, size_t *ret_at,
+				 const struct comm_need **ret_waits)
 {
 	gantry_result r = GANTRY_OK;
 	size_t i;
@@ -292,46 +307,46 @@ static gantry_result advance_all(const struct comm_call *calls, size_t n, int po
 	for (i = 0; i < n; i++) {
 		int ready = 1;
 
-		if (is_ready(&calls[i]))
+		if (is_ready(&needs[i]))
 			continue;
-		TRY(advance_direction(calls[i].comm, calls[i].peer, calls[i].send, poll, &ready));
+		TRY(advance_direction(needs[i].comm, needs[i].peer, needs[i].send, poll, &ready));
 		if (!ready)
-			*ret_waits = &calls[i];
+			*ret_waits = &needs[i];
 	}
 out:
 	*ret_at = i;
 	return r;
 }
 
-gantry_result comm_connect(const struct comm_call *calls, size_t n)
+gantry_result comm_connect(const struct comm_need *needs, size_t n)
 {
 	gantry_result r = GANTRY_OK;
-	const struct comm_call *waits = NULL, *failed;
+	const struct comm_need *waits = NULL, *failed;
 	struct progress p = {0};
 	uint64_t next_poll = 0;
 	size_t at = 0;
 
-	while (at < n && is_ready(&calls[at]))
+	while (at < n && is_ready(&needs[at]))
 		at++;
 	if (at == n)
 		return GANTRY_OK;
 	p.start = gantry_now_ns();
 	p.tell_at = p.start + late_ns;
-	TRY(open_all(calls, n, &at));
+	TRY(open_all(needs, n, &at));
 	for (;;) {
 		uint64_t now = gantry_now_ns();
 		int poll = now >= next_poll;
 
-		TRY(advance_all(calls, n, poll, &at, &waits));
+		TRY(advance_all(needs, n, poll, &at, &waits));
 		if (!waits)
 			return GANTRY_OK;
-		look_at_all(calls, n, &p, now);
+		look_at_all(needs, n, &p, now);
 		if (p.overdue)
 			return give_up(p.overdue, 1, gantry_params()->connect_timeout);
 		if (p.uncalled && gantry_params()->call_timeout && now - p.start > gantry_params()->call_timeout)
 			return give_up(p.uncalled, 0, now - p.start);
 		if (p.uncalled)
-			tell_uncalled(calls, n, &p, now);
+			tell_uncalled(needs, n, &p, now);
 		/*
 		 * Infos ring the control plane; sockets do not: they are looked at again soon, and less often with
 		 * time. Many ranks that ask about many connections all the time would keep the network from making
@@ -342,7 +357,7 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n)
 		gantry_ctl_wait(waits->comm->ctl, poll_pause(&p, now));
 	}
 out:
-	failed = &calls[at];
+	failed = &needs[at];
 	comm_fail_for_cause(failed->comm, r, comm_error_about(failed->comm, r, failed->peer), gantry_last_error());
 	return comm_check(failed->comm);
 }

@@ -16,62 +16,63 @@ enum {
 
 /* ---- near ---- */
 
-static int is_mapped(const struct comm_call *call)
+static int is_mapped(const struct comm_put *put)
 {
-	return call->bytes && call->window->peers[call->peer].at;
+	return put->bytes && put->window->peers[put->peer].at;
 }
 
-static int sends_data(const struct comm_call *call)
+static int sends_data(const struct comm_put *put)
 {
-	return call->bytes && !is_mapped(call);
+	return put->bytes && !is_mapped(put);
 }
 
 /* The network has to do something: move the data, or carry a signal that must not overtake such data. */
-static int uses_net(const struct gantry_comm *comm, const struct comm_call *call)
+static int uses_net(const struct gantry_comm *comm, const struct comm_put *put)
 {
-	const struct onesided_peer *p = &comm->onesided->peers[call->peer];
+	const struct onesided_peer *p = &comm->onesided->peers[put->peer];
 
-	return sends_data(call) || (call->signal >= 0 && (p->by_net || !p->block));
+	return sends_data(put) || (put->signal >= 0 && (p->by_net || !p->block));
 }
 
-static gantry_result fill_put(struct gantry_comm *comm, const struct comm_call *call, int signals, struct gantry_put *p)
+static gantry_result fill_put(struct gantry_comm *comm, const struct comm_put *put, struct gantry_stream *stream,
+			      int signals, struct gantry_put *p)
 {
 	struct comm_onesided *o = comm->onesided;
 	struct gantry_device *d = comm->device;
 	size_t word;
 
 	memset(p, 0, sizeof(*p));
-	if (is_mapped(call)) {
-		p->to = call->window->peers[call->peer].at + call->offset;
-		p->from = call->buf;
-		p->bytes = call->bytes;
-		p->window = &o->peers[call->peer].block->windows[call->window->peers[call->peer].slot];
-		p->number = call->window->number;
-		if (gantry_traits(d)->needs_own_copy && call->bytes > PUT_KERNEL_MAX) {
-			TRY_NOW(d->ops->copy_async(d, call->stream, p->to, p->from, p->bytes));
+	if (is_mapped(put)) {
+		p->to = put->window->peers[put->peer].at + put->offset;
+		p->from = put->buf;
+		p->bytes = put->bytes;
+		p->window = &o->peers[put->peer].block->windows[put->window->peers[put->peer].slot];
+		p->number = put->window->number;
+		if (gantry_traits(d)->needs_own_copy && put->bytes > PUT_KERNEL_MAX) {
+			TRY_NOW(d->ops->copy_async(d, stream, p->to, p->from, p->bytes));
 			p->bytes = 0;
 		}
 	}
 	if (signals) {
-		word = onesided_word(call->peer, call->signal);
+		word = onesided_word(put->peer, put->signal);
 		p->count = &o->raised[word];
-		word = onesided_word(comm->rank, call->signal);
-		p->word = &o->peers[call->peer].block->words[word];
-		p->eventcount = d->sleeps ? &o->peers[call->peer].block->eventcount : NULL;
+		word = onesided_word(comm->rank, put->signal);
+		p->word = &o->peers[put->peer].block->words[word];
+		p->eventcount = d->sleeps ? &o->peers[put->peer].block->eventcount : NULL;
 	}
 	return GANTRY_OK;
 }
 
-static void fill_wait(const struct gantry_comm *comm, const struct comm_call *call, struct gantry_put *p)
+static void fill_wait(const struct gantry_comm *comm, const struct comm_wait *wait, struct gantry_put *p)
 {
 	const struct comm_onesided *o = comm->onesided;
-	size_t word = onesided_word(call->peer, call->signal);
+	size_t word = onesided_word(wait->peer, wait->signal);
 
 	memset(p, 0, sizeof(*p));
 	p->count = &o->taken[word];
 	p->word = &o->block->words[word];
 	p->by_net = &o->by_net[word];
-	p->expected = call->count;
+	p->expected = wait->count;
 }
 
 static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, uint64_t n, int waits,
@@ -79,7 +80,7 @@ static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, 
 {
 	struct comm_onesided *o = comm->onesided;
 	struct gantry_put_args args = {
-		.puts = (const void *)w->mapped_dev, .n = n, .result = comm->result_dev, .finished = w->finished_dev};
+		.puts = w->mapped.puts, .n = n, .result = comm->result_dev, .finished = w->finished_dev};
 	const struct comm_launch launch = {.kernel = &gantry_kernel_put,
 					   .args = &args,
 					   .args_size = sizeof(args),
@@ -93,34 +94,34 @@ static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, 
 
 /* ---- over the network ---- */
 
-static int may_ptr(const struct gantry_connector *c, const struct comm_call *call)
+static int may_ptr(const struct gantry_connector *c, const struct comm_put *put)
 {
 	const struct gantry_params *p = gantry_params();
 
-	return p->ptr && c->any_memory && call->bytes && call->bytes >= p->ptr_min &&
-	       gantry_slot_can_point((uint64_t)(uintptr_t)call->buf, call->bytes);
+	return p->ptr && c->any_memory && put->bytes && put->bytes >= p->ptr_min &&
+	       gantry_slot_can_point((uint64_t)(uintptr_t)put->buf, put->bytes);
 }
 
-static void plan_send(struct gantry_comm *comm, const struct comm_call *call, struct gantry_xfer *x,
+static void plan_send(struct gantry_comm *comm, const struct comm_put *put, struct gantry_xfer *x,
 		      struct gantry_proxy_op *op)
 {
-	struct onesided_peer *p = &comm->onesided->peers[call->peer];
+	struct onesided_peer *p = &comm->onesided->peers[put->peer];
 	struct comm_conn *cc = &p->send;
 	/* What was copied straight is not sent. */
-	uint64_t bytes = is_mapped(call) ? 0 : call->bytes;
-	struct gantry_put_request put = {.window = call->window ? call->window->number : 0,
-					 .signal = call->signal,
-					 .offset = call->offset,
-					 .bytes = bytes};
+	uint64_t bytes = is_mapped(put) ? 0 : put->bytes;
+	struct gantry_put_request request = {.window = put->window ? put->window->number : 0,
+					     .signal = put->signal,
+					     .offset = put->offset,
+					     .bytes = bytes};
 
 	memset(x, 0, sizeof(*x));
 	x->conn = cc->dev;
-	x->buf = call->buf;
+	x->buf = put->buf;
 	x->bytes = bytes;
 	x->send = 1;
 	x->proto = GANTRY_PROTO_SIMPLE;
-	x->ptr = (uint8_t)(bytes && may_ptr(&cc->c, call));
-	x->place = (uint64_t)(uintptr_t)call->buf;
+	x->ptr = (uint8_t)(bytes && may_ptr(&cc->c, put));
+	x->place = (uint64_t)(uintptr_t)put->buf;
 	x->step_bytes = cc->c.max_step;
 	cc->turns++;
 	op->conn = cc->c.proxy;
@@ -132,7 +133,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_call *call, st
 	op->ptr = x->ptr;
 	op->exact = 1;
 	op->id = ++comm->op_ids;
-	gantry_put_give(&cc->c, &put);
+	gantry_put_give(&cc->c, &request);
 	p->sent++;
 }
 
@@ -159,22 +160,22 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 	int drives;
 
 	for (size_t i = 0; i < n; i++)
-		if (calls[i].one == COMM_ONE_PUT && uses_net(comm, &calls[i]))
-			TRY_NOW(await_room(comm, &comm->onesided->peers[calls[i].peer].send.c));
+		if (calls[i].kind == COMM_IS_PUT && uses_net(comm, &calls[i].put))
+			TRY_NOW(await_room(comm, &comm->onesided->peers[calls[i].put.peer].send.c));
 	TRY_NOW(comm_work_get(comm, nsends * sizeof(struct gantry_xfer), calls[0].stream, &w));
 	TRY_NOW(gantry_proxy_ops_get(comm->proxy, nsends, &first));
 	op = first;
 	for (int b = 0; b < comm->nchannels; b++) {
 		w->first_host[b] = at;
 		for (size_t i = 0; i < n; i++) {
-			if (calls[i].one != COMM_ONE_PUT || calls[i].peer % comm->nchannels != b ||
-			    !uses_net(comm, &calls[i]))
+			if (calls[i].kind != COMM_IS_PUT || calls[i].put.peer % comm->nchannels != b ||
+			    !uses_net(comm, &calls[i].put))
 				continue;
-			plan_send(comm, &calls[i], &w->xfers_host[at], op);
+			plan_send(comm, &calls[i].put, &w->host.xfers[at], op);
 			if (comm->traced)
 				memset(&w->times_host[at], 0, sizeof(w->times_host[at]));
 			op = op->next;
-			bytes += calls[i].bytes;
+			bytes += calls[i].put.bytes;
 			at++;
 		}
 	}
@@ -190,10 +191,10 @@ static gantry_result enqueue_waits(struct gantry_comm *comm, const struct comm_c
 	struct gantry_put *p;
 
 	TRY_NOW(comm_work_get(comm, nwaits * sizeof(*p), calls[0].stream, &w));
-	p = (void *)w->xfers_host;
+	p = w->host.puts;
 	for (size_t i = 0; i < n; i++)
-		if (calls[i].one == COMM_ONE_WAIT)
-			fill_wait(comm, &calls[i], p++);
+		if (calls[i].kind == COMM_IS_WAIT)
+			fill_wait(comm, &calls[i].wait, p++);
 	return launch_puts(comm, w, nwaits, 1, calls[0].stream);
 }
 
@@ -206,19 +207,20 @@ static gantry_result enqueue_puts(struct gantry_comm *comm, const struct comm_ca
 	size_t near = 0;
 
 	for (size_t i = 0; i < n; i++)
-		if (calls[i].one == COMM_ONE_PUT && sends_data(&calls[i]))
-			comm->onesided->peers[calls[i].peer].by_net = 1;
+		if (calls[i].kind == COMM_IS_PUT && sends_data(&calls[i].put))
+			comm->onesided->peers[calls[i].put.peer].by_net = 1;
 	TRY_NOW(comm_work_get(comm, n * sizeof(*p), calls[0].stream, &w));
-	p = (void *)w->xfers_host;
+	p = w->host.puts;
 	for (size_t i = 0; i < n; i++) {
 		int by_net;
 
-		if (calls[i].one != COMM_ONE_PUT)
+		if (calls[i].kind != COMM_IS_PUT)
 			continue;
-		by_net = uses_net(comm, &calls[i]);
+		by_net = uses_net(comm, &calls[i].put);
 		nsends += (uint32_t)by_net;
-		if (is_mapped(&calls[i]) || (!by_net && calls[i].signal >= 0))
-			TRY_NOW(fill_put(comm, &calls[i], !by_net && calls[i].signal >= 0, &p[near++]));
+		if (is_mapped(&calls[i].put) || (!by_net && calls[i].put.signal >= 0))
+			TRY_NOW(fill_put(comm, &calls[i].put, calls[0].stream, !by_net && calls[i].put.signal >= 0,
+					 &p[near++]));
 	}
 	if (near)
 		TRY_NOW(launch_puts(comm, w, near, 0, calls[0].stream));
@@ -226,22 +228,23 @@ static gantry_result enqueue_puts(struct gantry_comm *comm, const struct comm_ca
 }
 
 gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n,
-				    enum comm_one what)
+				    enum comm_call_kind what)
 {
 	size_t found = 0;
 	uint64_t capture;
 
 	for (size_t i = 0; i < n; i++)
-		found += calls[i].one == what;
+		found += calls[i].kind == what;
 	if (!found)
 		return GANTRY_OK;
 	TRY_NOW(comm->device->ops->stream_captured(comm->device, calls[0].stream, &capture));
 	if (capture) /* a network's requests are handed over by the call */
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "one-sided calls cannot be captured into a graph");
-	if (what == COMM_ONE_WAIT)
+	if (what == COMM_IS_WAIT)
 		return enqueue_waits(comm, calls, n, found);
 	for (size_t i = 0; i < n; i++)
-		TRY_NOW(comm_onesided_reach(&calls[i]));
+		if (calls[i].kind == COMM_IS_PUT)
+			TRY_NOW(comm_onesided_reach(comm, &calls[i].put));
 	for (size_t i = 0; i < n; i += PUT_LAUNCH_MAX)
 		TRY_NOW(enqueue_puts(comm, calls + i, n - i < PUT_LAUNCH_MAX ? n - i : PUT_LAUNCH_MAX));
 	return GANTRY_OK;
@@ -249,7 +252,7 @@ gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_
 
 /* ---- calls ---- */
 
-static gantry_result check_call(const struct comm_call *call, const char *what, int may_lack_signal)
+static gantry_result check_call(const struct comm_call *call, const char *what, int peer, int signal, int least_signal)
 {
 	struct gantry_comm *comm = call->comm;
 
@@ -258,29 +261,30 @@ static gantry_result check_call(const struct comm_call *call, const char *what, 
 	TRY_NOW(comm_ready(comm, what));
 	if (!comm->onesided)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s: no window was registered yet", what);
-	if (call->peer < 0 || call->peer >= comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, call->peer, COUNT_TEXT(comm->nranks, "rank"));
-	if (call->signal >= GANTRY_SIGNALS || call->signal < (may_lack_signal ? GANTRY_NO_SIGNAL : 0))
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: signal %d of %d", what, call->signal, GANTRY_SIGNALS);
+	if (peer < 0 || peer >= comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, peer, COUNT_TEXT(comm->nranks, "rank"));
+	if (signal >= GANTRY_SIGNALS || signal < least_signal)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: signal %d of %d", what, signal, GANTRY_SIGNALS);
 	return GANTRY_OK;
 }
 
 static gantry_result check_put(const struct comm_call *call)
 {
+	const struct comm_put *put = &call->put;
 	uint64_t size;
 
-	TRY_NOW(check_call(call, "gantry_put", 1));
-	if (!call->window || (call->bytes && !call->buf))
+	TRY_NOW(check_call(call, "gantry_put", put->peer, put->signal, GANTRY_NO_SIGNAL));
+	if (!put->window || (put->bytes && !put->buf))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_put: no window, or %llu bytes at NULL",
-			 (unsigned long long)call->bytes);
-	if (!comm_window_is_registered(call->comm, call->window))
+			 (unsigned long long)put->bytes);
+	if (!comm_window_is_registered(call->comm, put->window))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_put: %p is not a registered window of this communicator",
-			 (void *)call->window);
-	size = call->window->peers[call->peer].size;
-	if (call->bytes > size || call->offset > size - call->bytes)
+			 (void *)put->window);
+	size = put->window->peers[put->peer].size;
+	if (put->bytes > size || put->offset > size - put->bytes)
 		FAIL_NOW(GANTRY_ERR_SIZE,
 			 "gantry_put: %llu bytes at %llu are beyond the window of rank %d, which has %llu",
-			 (unsigned long long)call->bytes, (unsigned long long)call->offset, call->peer,
+			 (unsigned long long)put->bytes, (unsigned long long)put->offset, put->peer,
 			 (unsigned long long)size);
 	return GANTRY_OK;
 }
@@ -290,22 +294,23 @@ gantry_result gantry_put(const void *local, size_t bytes, int peer, struct gantr
 {
 	struct comm_call call = {.comm = comm,
 				 .stream = stream,
-				 .buf = (char *)(uintptr_t)local,
-				 .bytes = bytes,
-				 .peer = peer,
-				 .one = COMM_ONE_PUT,
-				 .window = window,
-				 .offset = offset,
-				 .signal = signal};
+				 .kind = COMM_IS_PUT,
+				 .put = {.buf = (char *)(uintptr_t)local,
+					 .bytes = bytes,
+					 .peer = peer,
+					 .window = window,
+					 .offset = offset,
+					 .signal = signal}};
 
 	return comm_group_add(check_put(&call), &call);
 }
 
 gantry_result gantry_signal(int peer, int signal, struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	struct comm_call call = {.comm = comm, .stream = stream, .peer = peer, .one = COMM_ONE_PUT, .signal = signal};
+	struct comm_call call = {
+		.comm = comm, .stream = stream, .kind = COMM_IS_PUT, .put = {.peer = peer, .signal = signal}};
 
-	return comm_group_add(check_call(&call, "gantry_signal", 0), &call);
+	return comm_group_add(check_call(&call, "gantry_signal", peer, signal, 0), &call);
 }
 
 gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n, struct gantry_comm *comm,
@@ -317,13 +322,12 @@ gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n,
 		FAIL(GANTRY_ERR_INVALID, "gantry_wait_signals: %d of them at %p", n, (const void *)waits);
 	TRY(gantry_group_start());
 	for (int i = 0; i < n; i++) {
-		struct comm_call call = {.comm = comm,
-					 .stream = stream,
-					 .peer = waits[i].peer,
-					 .count = (uint64_t)waits[i].count,
-					 .one = COMM_ONE_WAIT,
-					 .signal = waits[i].signal};
-		gantry_result one = check_call(&call, "gantry_wait_signals", 0);
+		struct comm_call call = {
+			.comm = comm,
+			.stream = stream,
+			.kind = COMM_IS_WAIT,
+			.wait = {.peer = waits[i].peer, .signal = waits[i].signal, .count = (uint64_t)waits[i].count}};
+		gantry_result one = check_call(&call, "gantry_wait_signals", waits[i].peer, waits[i].signal, 0);
 
 		if (one == GANTRY_OK && waits[i].count < 0)
 			one = gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,

@@ -202,47 +202,41 @@ static gantry_result connect_end(struct gantry_comm *comm, int peer, struct comm
 }
 
 /* The network is needed: for the data, or for a signal that nothing else carries, or that must not overtake data. */
-static int needs_net(const struct gantry_comm *comm, const struct comm_call *call)
+static int needs_net(const struct gantry_comm *comm, const struct comm_put *put)
 {
-	const struct onesided_peer *p = &comm->onesided->peers[call->peer];
+	const struct onesided_peer *p = &comm->onesided->peers[put->peer];
 
-	return (call->bytes && !call->window->peers[call->peer].at) || (call->signal >= 0 && (!p->block || p->by_net));
+	return (put->bytes && !put->window->peers[put->peer].at) || (put->signal >= 0 && (!p->block || p->by_net));
 }
 
-int comm_onesided_reached(const struct comm_call *call)
+int comm_onesided_reached(const struct gantry_comm *comm, const struct comm_put *put)
 {
-	const struct gantry_comm *comm = call->comm;
-	const struct onesided_peer *p;
+	const struct onesided_peer *p = &comm->onesided->peers[put->peer];
 
-	if (call->one != COMM_ONE_PUT)
-		return 1;
-	p = &comm->onesided->peers[call->peer];
-	if ((!p->mapped && onesided_is_near(comm, call->peer)) ||
-	    (call->bytes && p->block && !call->window->peers[call->peer].mapped &&
-	     onesided_could_map(comm, &call->window->peers[call->peer], call->peer)))
+	if ((!p->mapped && onesided_is_near(comm, put->peer)) ||
+	    (put->bytes && p->block && !put->window->peers[put->peer].mapped &&
+	     onesided_could_map(comm, &put->window->peers[put->peer], put->peer)))
 		return 0;
-	return !needs_net(comm, call) || p->send.stage == CONN_READY;
+	return !needs_net(comm, put) || p->send.stage == CONN_READY;
 }
 
-gantry_result comm_onesided_reach(const struct comm_call *call)
+gantry_result comm_onesided_reach(struct gantry_comm *comm, const struct comm_put *put)
 {
-	struct gantry_comm *comm = call->comm;
-	struct onesided_peer *p;
+	struct onesided_peer *p = &comm->onesided->peers[put->peer];
 	gantry_result r;
 
-	if (comm_onesided_reached(call))
+	if (comm_onesided_reached(comm, put))
 		return GANTRY_OK;
-	p = &comm->onesided->peers[call->peer];
-	map_block(comm, call->peer);
-	if (call->bytes)
-		map_window(comm, &call->window->peers[call->peer], call->peer);
-	if (!needs_net(comm, call) || p->send.stage == CONN_READY)
+	map_block(comm, put->peer);
+	if (put->bytes)
+		map_window(comm, &put->window->peers[put->peer], put->peer);
+	if (!needs_net(comm, put) || p->send.stage == CONN_READY)
 		return GANTRY_OK;
 	if (!onesided_allows_net(comm))
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-			 "memory of rank %d (%s) cannot be mapped, and transport \"%s\" leaves out net", call->peer,
-			 comm->infos[call->peer].host_name, comm->transport);
-	r = connect_end(comm, call->peer, &p->send);
+			 "memory of rank %d (%s) cannot be mapped, and transport \"%s\" leaves out net", put->peer,
+			 comm->infos[put->peer].host_name, comm->transport);
+	r = connect_end(comm, put->peer, &p->send);
 	if (r != GANTRY_OK)
 		onesided_close_end(&p->send);
 	else

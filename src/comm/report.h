@@ -80,7 +80,7 @@ struct comm_coll_view {
 	const char *name, *type, *op, *algo, *proto; /* "": it has none */
 };
 /* The next collective is this one; its number. op: of the proxy's operations, or 0. */
-uint32_t comm_note(const struct comm_call *call, uint32_t op);
+uint32_t comm_note(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t op);
 const char *comm_kind_name(unsigned kind);
 /* The same in 32 bits, and their names: for events. */
 uint32_t comm_note_what(const struct comm_note *n);

@@ -95,18 +95,16 @@ static bool fits(const struct comm_plan *p, const struct gantry_coll *share)
 	       p->small.messages * slice <= p->small.room && p->small.messages * bytes <= GANTRY_DIRECT_BYTES;
 }
 
-int comm_small_takes(const struct comm_call *call, const struct comm_work *w, const struct gantry_coll *share)
+int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w)
 {
-	struct gantry_comm *comm = call->comm;
-
 	if (!comm->device->sleeps || comm->bound || w->captured || load_acquire(&comm->graphs))
 		return 0;
-	if (!call->plan->small.known)
-		look_at_plan(comm, call->plan);
-	if (!fits(call->plan, share) || load_relaxed(&comm->coll.held) || gantry_proxy_group_pending(comm->group))
+	if (!plan->small.known)
+		look_at_plan(comm, plan);
+	if (!fits(plan, &w->host.colls[0]) || load_relaxed(&comm->coll.held) || gantry_proxy_group_pending(comm->group))
 		return 0;
 	/* Nothing of the communicator is under way but what this stream does before. */
-	return !comm->last_work || comm->last_stream == call->stream || !comm_work_busy(comm->last_work);
+	return !comm->last_work || comm->last_stream == w->stream || !comm_work_busy(comm->last_work);
 }
 
 /* ---- doing it ---- */
@@ -388,14 +386,13 @@ static void run_small(const void *args)
 	store_seq(a->finished, a->value);
 }
 
-gantry_result comm_small_launch(const struct comm_call *call, struct comm_work *w, const struct gantry_coll *share)
+gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan *plan, struct comm_work *w)
 {
 	static const struct gantry_kernel kernel = {
 		.name = "small", .body = run_small, .args_size = sizeof(struct small_args), .lanes = 1};
-	struct gantry_comm *comm = call->comm;
 	const struct small_args args = {.comm = comm,
-					.coll = share,
-					.plan = call->plan->channels[0].plan,
+					.coll = &w->host.colls[0],
+					.plan = plan->channels[0].plan,
 					.time = w->times_host,
 					.finished = w->finished_host,
 					.value = w->expected + 1,
@@ -407,7 +404,7 @@ gantry_result comm_small_launch(const struct comm_call *call, struct comm_work *
 
 	store_relaxed(taken, *taken + 1);
 	store_release(&comm->coll.held, 1);
-	r = comm_work_launch(comm, w, &launch, call->stream);
+	r = comm_work_launch(comm, w, &launch, w->stream);
 	if (r != GANTRY_OK)
 		store_release(&comm->coll.held, 0);
 	return r;

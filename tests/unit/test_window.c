@@ -679,7 +679,7 @@ TEST(another_gpu_of_the_process)
 	struct comm_conn cc = {.c = {.me = &infos[0], .peer = &infos[1], .sharing = GANTRY_SHARES_ADDRESSES}};
 	struct gantry_comm *comm = calloc(1, sizeof(*comm));
 	struct comm_onesided *o = aligned_alloc(64, (sizeof(*o) + 63) / 64 * 64);
-	struct comm_call call = {.comm = comm, .buf = (char *)peers, .bytes = 8};
+	const char *buf = (const char *)peers;
 	struct window_peer window = {.size = 8, .exported = 1};
 	struct gantry_device *host, stand_in;
 	struct gantry_device_ops ops;
@@ -704,14 +704,14 @@ TEST(another_gpu_of_the_process)
 	CHECK(onesided_could_map(comm, &window, 1));
 	window.exported = 0;
 	CHECK(!onesided_could_map(comm, &window, 1));
-	CHECK_EQ(comm_memory_place(comm, &cc, &call, &place), 0);
+	CHECK_EQ(comm_memory_place(comm, &cc, buf, 8, &place), 0);
 	is_exportable = 1;
-	CHECK_EQ(comm_memory_place(comm, &cc, &call, &place), 1);
+	CHECK_EQ(comm_memory_place(comm, &cc, buf, 8, &place), 1);
 	CHECK_EQ(place, (uint64_t)(uintptr_t)peers);
 	is_exportable = 0;
 	memcpy(infos[1].bus_id, infos[0].bus_id, sizeof(infos[0].bus_id)); /* the same GPU */
 	CHECK(onesided_could_map(comm, &window, 1));
-	CHECK_EQ(comm_memory_place(comm, &cc, &call, &place), 1);
+	CHECK_EQ(comm_memory_place(comm, &cc, buf, 8, &place), 1);
 	gantry_device_close(host);
 	free(o->peers);
 	free(o);

@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "comm/report.h"
 #include "device/k_prim.h"
-#include "transport/transport.h"
+#include "transport/ends.h"
 
 /* ---- what was agreed at init ---- */
 
@@ -133,8 +133,9 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	whole_lines |= comm_shares_gpu(comm);
 	l->channels = (uint32_t)comm->nchannels;
 	l->step_bytes[GANTRY_PROTO_SIMPLE] = step;
-	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? 8192 : 0;
-	l->step_bytes[GANTRY_PROTO_LL128] = whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? 15360 : 0;
+	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? GANTRY_ENDS_LL_STEP : 0;
+	l->step_bytes[GANTRY_PROTO_LL128] =
+		whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? GANTRY_ENDS_LL128_STEP : 0;
 	find_links(comm, l);
 	l->crowd = find_crowd(comm);
 	l->network = comm->coll.collnet;
@@ -376,24 +377,22 @@ static uint32_t plan_ops(struct gantry_comm *comm, const struct comm_collective 
 	return n;
 }
 
-/* *ret_drives: the kernel does the proxy's work (comm_drives). */
-static gantry_result append_ops(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_work *w,
-				const struct gantry_coll *shares, int *ret_drives)
+static gantry_result make_ops(struct gantry_comm *comm, const struct comm_collective *coll,
+			      const struct gantry_coll *shares, struct gantry_proxy_op **ret_ops)
 {
-	struct gantry_proxy_op *first, *next;
+	struct gantry_proxy_op *next;
 	uint32_t n = 0;
 
-	*ret_drives = 0;
+	*ret_ops = NULL;
 	for (uint32_t ch = 0; ch < coll->choice.channels; ch++)
 		n += plan_ops(comm, coll, ch, &shares[ch], NULL);
 	if (!n)
 		return GANTRY_OK;
-	TRY_NOW(gantry_proxy_ops_get(comm->proxy, n, &first));
-	next = first;
+	TRY_NOW(gantry_proxy_ops_get(comm->proxy, n, ret_ops));
+	next = *ret_ops;
 	for (uint32_t ch = 0; ch < coll->choice.channels; ch++)
 		plan_ops(comm, coll, ch, &shares[ch], &next);
-	*ret_drives = comm_drives(comm, coll->bytes);
-	return comm_append(comm, w, first, *ret_drives);
+	return GANTRY_OK;
 }
 
 _Static_assert(sizeof(struct gantry_coll) >= sizeof(struct gantry_xfer), "a work has a time for each share");
@@ -441,19 +440,12 @@ static uint64_t *shifts_behind(struct gantry_coll *shares, uint32_t n)
 	return (void *)&shares[n];
 }
 
-gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
-				struct gantry_stream *stream)
+/* What kernels read of the plans; and which kernel that is. */
+static gantry_result prepare(struct gantry_comm *comm, const struct comm_collective *coll,
+			     const struct gantry_kernel **ret_kernel)
 {
-	struct comm_work *w;
-	struct gantry_coll *shares;
-	uint32_t channels = coll->choice.channels;
-	uint64_t *shifts;
-	uint8_t ptr;
-	struct gantry_coll_args args = {.result = comm->result_dev};
-	struct comm_launch launch = {
-		.kernel = &gantry_kernel_coll, .args = &args, .args_size = sizeof(args), .blocks = channels};
-
-	for (uint32_t ch = 0; ch < channels; ch++) {
+	*ret_kernel = &gantry_kernel_coll;
+	for (uint32_t ch = 0; ch < coll->choice.channels; ch++) {
 		const struct coll_plan *plan = coll->plan->channels[ch].plan;
 
 		for (uint32_t i = 0; i < plan->npeers; i++) {
@@ -461,41 +453,75 @@ gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_coll
 
 			TRY_NOW(check_conn(cc, &coll->choice));
 			if (cc->c.conn.flags & GANTRY_CONN_UNPACK && coll->choice.proto == GANTRY_PROTO_SIMPLE)
-				launch.kernel = &gantry_kernel_coll_unpack;
+				*ret_kernel = &gantry_kernel_coll_unpack;
 		}
 		if (!coll->plan->channels[ch].dev)
 			TRY_NOW(upload(comm, coll->plan, ch));
 	}
-	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares) + 2 * count_entries(coll) * sizeof(*shifts), stream,
-			      &w));
-	comm_note(comm, coll, ++comm->op_ids);
-	shares = w->host.colls;
-	shifts = shifts_behind(shares, channels);
-	ptr = comm_memory_ptr(comm, coll, shifts);
+	return GANTRY_OK;
+}
+
+/* Fills the work in: the shares of all channels. */
+static void plan_shares(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_work *w)
+{
+	uint32_t channels = coll->choice.channels;
+	struct gantry_coll *shares = w->host.colls;
+	uint64_t *shifts = shifts_behind(shares, channels), *mapped = shifts_behind(w->mapped.colls, channels);
+	uint8_t ptr = comm_memory_ptr(comm, coll, shifts);
+
 	for (uint32_t ch = 0; ch < channels; ch++) {
 		plan_share(comm, coll, ch, ptr, &shares[ch]);
 		count_turns(comm, coll, ch);
 		if (ptr)
-			shares[ch].shifts =
-				shifts_behind(w->mapped.colls, channels) + (shifts - shifts_behind(shares, channels));
-		shifts += 2 * coll->plan->channels[ch].plan->npeers;
+			shares[ch].shifts = mapped;
+		mapped += 2 * coll->plan->channels[ch].plan->npeers;
+		if (w->times_host)
+			comm_times_coll(comm, &w->times_host[ch], ch);
 	}
 	count_paths(comm, coll, &shares[0]);
-	for (uint32_t ch = 0; w->times_host && ch < channels; ch++)
-		comm_times_coll(comm, &w->times_host[ch], ch);
-	if (channels == 1 && comm_small_takes(comm, coll->plan, w))
-		return comm_small_launch(comm, coll->plan, w);
-	TRY_NOW(append_ops(comm, coll, w, shares, &launch.drives));
-	launch.lanes = lanes_for(coll);
+}
+
+static gantry_result launch_shares(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_work *w,
+				   const struct gantry_kernel *kernel)
+{
+	uint32_t channels = coll->choice.channels;
+	const struct comm_order order = comm_work_order(comm, w);
+	struct gantry_coll_args args = {.result = comm->result_dev,
+					.end = order.end,
+					.after = order.after,
+					.after_value = order.after_value,
+					.times = w->times_dev};
+	struct comm_launch launch = {.kernel = kernel,
+				     .args = &args,
+				     .args_size = sizeof(args),
+				     .blocks = channels,
+				     .lanes = lanes_for(coll),
+				     .ntimes = channels};
+
+	TRY_NOW(make_ops(comm, coll, w->host.colls, &launch.ops));
+	launch.drives = launch.ops && comm_drives(comm, coll->bytes);
 	if (channels == 1 && !w->captured)
-		args.one = shares[0];
+		args.one = w->host.colls[0];
 	else
 		args.colls = w->mapped.colls;
-	args.end = comm_work_end(w);
-	args.times = w->times_dev;
-	launch.ntimes = channels;
-	comm_work_after(comm, w, &args.after, &args.after_value);
-	return comm_work_launch(comm, w, &launch, stream);
+	return comm_work_launch(comm, w, &launch);
+}
+
+gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
+				struct gantry_stream *stream)
+{
+	uint32_t channels = coll->choice.channels;
+	const struct gantry_kernel *kernel;
+	struct comm_work *w;
+
+	TRY_NOW(prepare(comm, coll, &kernel));
+	TRY_NOW(comm_work_get(comm, channels * sizeof(struct gantry_coll) + 2 * count_entries(coll) * sizeof(uint64_t),
+			      stream, &w));
+	comm_note(comm, coll, ++comm->op_ids);
+	plan_shares(comm, coll, w);
+	if (channels == 1 && comm_small_takes(comm, coll->plan, w))
+		return comm_small_launch(comm, coll->plan, w);
+	return launch_shares(comm, coll, w, kernel);
 }
 
 /* ---- calls ---- */

@@ -480,7 +480,12 @@ gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan
 
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);
-/* The next argument memory with room for so many bytes of the kernel's works; waits until it is free. */
+/*
+ * A launch: argument memory is got, filled with items, and launched, with the operations of the proxy that it needs. On a
+ * stream that is captured, getting and launching are graph.c's; whoever fills it does not see a difference.
+ *
+ * The next argument memory with room for so many bytes of items; waits until it is free.
+ */
 gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
 			    struct comm_work **ret_work);
 /* Launches a kernel whose arguments refer to that memory, after what the communicator has launched before. ntimes: of
@@ -490,39 +495,43 @@ struct comm_launch {
 	const void *args;
 	size_t args_size;
 	uint32_t blocks, ntimes;
+	struct gantry_proxy_op *ops;	      /* a chain, owned; NULL: none */
 	int drives;			      /* comm_drives said so */
 	struct gantry_eventcount *eventcount; /* what its one block sleeps on; NULL: the communicator's */
 	uint32_t lanes;			      /* of a block on a GPU; 0: the kernel's default */
 };
-struct gantry_launch_end comm_work_end(const struct comm_work *w); /* of the next launch with it */
-gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
-			       struct gantry_stream *stream);
+gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch);
 /* The n transfers in it, sorted by block in first_host, on the communicator's connections or on others. */
-gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
-				    struct gantry_stream *stream);
-/* What a launch with this work must wait for: *ret_after NULL: nothing. */
-void comm_work_after(const struct gantry_comm *comm, const struct comm_work *w, const uint64_t **ret_after,
-		     uint64_t *ret_value);
+gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n,
+				    struct gantry_proxy_op *ops, int drives);
+/* What kernels are told about the next launch with the work: what it must wait for (NULL: nothing), and how it ends. */
+struct comm_order {
+	const uint64_t *after;
+	uint64_t after_value;
+	struct gantry_launch_end end;
+};
+struct comm_order comm_work_order(const struct gantry_comm *comm, const struct comm_work *w);
 /* Whether the kernels of a launch that moves so many bytes do the proxy's work while they wait: its operations are
- * appended by comm_append then, without waking the proxy. */
+ * appended without waking the proxy then. */
 int comm_drives(const struct gantry_comm *comm, uint64_t bytes);
-gantry_result comm_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first, int drives);
 /* Launches that have not ended. */
 int comm_works_busy(const struct gantry_comm *comm);
 int comm_work_busy(const struct comm_work *w);
 
 /* ---- graph.c ---- */
 
-/* The work of a launch on a stream that is captured; *ret_work NULL: it is not, and the launch waits for graphs. */
+/* The two halves of a launch on a stream that is captured. */
 gantry_result comm_graph_work(struct gantry_comm *comm, uint32_t capacity, struct gantry_stream *stream,
-			      struct comm_work **ret_work);
+			      uint64_t capture, struct comm_work **ret_work);
 gantry_result comm_graph_launch(struct gantry_comm *comm, struct comm_work *w, const struct gantry_launch *launch,
-				struct gantry_stream *stream);
-/* A plain launch was made: graphs wait for it. */
-gantry_result comm_graph_plain(struct gantry_comm *comm, struct gantry_stream *stream);
-/* comm_append where the operations are appended by the stream: *ret_done 1. */
-gantry_result comm_graph_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first,
-				struct gantry_proxy_op *last, int *ret_done);
+				struct gantry_proxy_op *ops);
+/* While captured calls live, a plain launch waits for graphs before, has its operations appended by the stream, and graphs wait for
+ * it after. */
+bool comm_graphs_live(const struct gantry_comm *comm);
+gantry_result comm_graph_plain_wait(struct gantry_comm *comm, struct gantry_stream *stream);
+gantry_result comm_graph_plain_append(struct gantry_comm *comm, struct gantry_stream *stream,
+				      struct gantry_proxy_op *first, struct gantry_proxy_op *last);
+gantry_result comm_graph_plain_record(struct gantry_comm *comm, struct gantry_stream *stream);
 int comm_graphs_busy(const struct gantry_comm *comm);
 /* Graphs that are left do nothing any more; then, when no kernel runs, their memory if none is left. */
 void comm_graphs_end(struct gantry_comm *comm);

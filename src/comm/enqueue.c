@@ -183,23 +183,25 @@ static gantry_result order_work(struct gantry_comm *comm, struct comm_work *w)
 gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
 			    struct comm_work **ret_work)
 {
+	struct gantry_device *d = comm->device;
 	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
 	uint32_t capacity = w->capacity, n = (uint32_t)((bytes + xfers_size(1) - 1) / xfers_size(1));
 	struct gantry_waiter wait;
+	uint64_t capture;
 
-	TRY_NOW(comm_graph_work(comm, n, stream, ret_work));
-	if (*ret_work) {
-		(*ret_work)->stream = stream;
-		return GANTRY_OK;
-	}
+	TRY_NOW(d->ops->stream_captured(d, stream, &capture));
+	if (capture)
+		return comm_graph_work(comm, n, stream, capture, ret_work);
+	if (comm_graphs_live(comm))
+		TRY_NOW(comm_graph_plain_wait(comm, stream));
 	gantry_waiter_init(&wait, NULL);
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. Where streams
 	 * cannot report an error, a wait inside the device would not end after one; and what was launched last may wait for a
 	 * communicator whose turn comes later. */
 	while (comm_work_busy(w)) {
 		TRY_NOW(comm_check(comm));
-		if (comm->device->reports && !comm->coll.in_turns)
-			TRY_NOW(comm->device->ops->stream_sync(comm->device, stream));
+		if (d->reports && !comm->coll.in_turns)
+			TRY_NOW(d->ops->stream_sync(d, stream));
 		if (comm_work_busy(w))
 			gantry_waiter_idle(&wait, UINT64_MAX);
 	}
@@ -215,16 +217,19 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 	return order_work(comm, w);
 }
 
-void comm_work_after(const struct gantry_comm *comm, const struct comm_work *w, const uint64_t **ret_after,
-		     uint64_t *ret_value)
+struct comm_order comm_work_order(const struct gantry_comm *comm, const struct comm_work *w)
 {
-	*ret_after = NULL;
-	if (w->captured || w->ordered)
-		return;
-	if (is_elsewhere(comm, w)) {
-		*ret_after = comm->last_work->finished_dev;
-		*ret_value = comm->last_work->expected;
+	struct comm_order order = {.end = {.arrived = w->arrived,
+					   .word = w->finished_dev,
+					   .value = w->expected + 1,
+					   .runs = w->runs,
+					   .begun = w->begun_dev}};
+
+	if (!w->captured && !w->ordered && is_elsewhere(comm, w)) {
+		order.after = comm->last_work->finished_dev;
+		order.after_value = comm->last_work->expected;
 	}
+	return order;
 }
 
 /*
@@ -239,58 +244,32 @@ int comm_drives(const struct gantry_comm *comm, uint64_t bytes)
 	       (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
 }
 
-gantry_result comm_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first, int drives)
+static gantry_result append_ops(struct gantry_comm *comm, const struct comm_work *w, const struct comm_launch *launch)
 {
-	struct gantry_proxy_op *last = first;
-	int done;
+	struct gantry_proxy_op *last = launch->ops;
 
+	if (!last)
+		return GANTRY_OK;
 	while (last->next)
 		last = last->next;
-	TRY_NOW(comm_graph_append(comm, w, first, last, &done));
-	if (done)
-		return GANTRY_OK;
-	if (drives)
-		gantry_proxy_push(comm->proxy, first, last);
+	if (comm_graphs_live(comm))
+		return comm_graph_plain_append(comm, w->stream, launch->ops, last);
+	if (launch->drives)
+		gantry_proxy_push(comm->proxy, launch->ops, last);
 	else
-		gantry_proxy_append(comm->proxy, first, last);
+		gantry_proxy_append(comm->proxy, launch->ops, last);
 	return GANTRY_OK;
 }
 
-struct gantry_launch_end comm_work_end(const struct comm_work *w)
+static gantry_result launch_plain(struct gantry_comm *comm, struct comm_work *w, const struct gantry_launch *l)
 {
-	return (struct gantry_launch_end){.arrived = w->arrived,
-					  .word = w->finished_dev,
-					  .value = w->expected + 1,
-					  .runs = w->runs,
-					  .begun = w->begun_dev};
-}
-
-gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
-			       struct gantry_stream *stream)
-{
+	struct gantry_device *d = comm->device;
 	gantry_result r;
-	struct gantry_launch l = {.kernel = launch->kernel,
-				  .blocks = launch->blocks,
-				  .lanes = comm->device->sleeps ? 0 : launch->lanes,
-				  .args = launch->args,
-				  .args_size = launch->args_size,
-				  .abort = comm->abort_dev,
-				  .help = launch->drives && !w->captured ? &comm->help : NULL,
-				  .failure = comm->life.failure,
-				  .eventcounts = launch->eventcount ? launch->eventcount
-						 : comm->all_notify ? comm->eventcounts
-								    : NULL};
 
-	if (w->captured)
-		return comm_graph_launch(comm, w, &l, stream);
 	store_relaxed(&w->expected, w->expected + 1); /* the watchdog looks */
 	comm->launches++;
-	if (comm->traced) {
-		w->ntimes = launch->ntimes;
-		w->launched = gantry_ticks();
-	}
-	r = comm->device->ops->launch(comm->device, stream, &l);
-	comm->last_stream = stream;
+	r = d->ops->launch(d, w->stream, l);
+	comm->last_stream = w->stream;
 	comm->last_work = w;
 	comm->coll.recorded = false;
 	if (r != GANTRY_OK) {
@@ -298,31 +277,58 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 		return r;
 	}
 	if (comm->coll.behind) {
-		TRY_NOW(comm->device->ops->event_record(comm->device, comm->coll.behind, stream));
+		TRY_NOW(d->ops->event_record(d, comm->coll.behind, w->stream));
 		comm->coll.recorded = true;
 	}
-	return comm_graph_plain(comm, stream);
+	return comm_graphs_live(comm) ? comm_graph_plain_record(comm, w->stream) : GANTRY_OK;
 }
 
-gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
-				    struct gantry_stream *stream)
+gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch)
+{
+	const struct gantry_launch l = {.kernel = launch->kernel,
+					.blocks = launch->blocks,
+					.lanes = comm->device->sleeps ? 0 : launch->lanes,
+					.args = launch->args,
+					.args_size = launch->args_size,
+					.abort = comm->abort_dev,
+					.help = launch->drives && !w->captured ? &comm->help : NULL,
+					.failure = comm->life.failure,
+					.eventcounts = launch->eventcount ? launch->eventcount
+						       : comm->all_notify ? comm->eventcounts
+									  : NULL};
+
+	if (w->captured)
+		return comm_graph_launch(comm, w, &l, launch->ops);
+	TRY_NOW(append_ops(comm, w, launch));
+	if (comm->traced) {
+		w->ntimes = launch->ntimes;
+		w->launched = gantry_ticks();
+	}
+	return launch_plain(comm, w, &l);
+}
+
+gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n,
+				    struct gantry_proxy_op *ops, int drives)
 {
 	struct gantry_device *d = comm->device;
 	uint32_t blocks = (uint32_t)comm->nchannels;
+	const struct comm_order order = comm_work_order(comm, w);
 	struct gantry_p2p_args args = {.xfers = w->dev.xfers,
 				       .first = w->first_dev,
 				       .result = comm->result_dev,
-				       .end = comm_work_end(w),
+				       .end = order.end,
+				       .after = order.after,
+				       .after_value = order.after_value,
 				       .times = w->times_dev};
 	const struct comm_launch launch = {.kernel = &gantry_kernel_p2p,
 					   .args = &args,
 					   .args_size = sizeof(args),
 					   .blocks = blocks,
 					   .ntimes = n,
+					   .ops = ops,
 					   .drives = drives};
 	int near = 1;
 
-	comm_work_after(comm, w, &args.after, &args.after_value);
 	/* A GPU's kernel works on a copy in its own memory: made by itself, or here if there are many. */
 	for (uint32_t b = 0; b < blocks; b++)
 		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
@@ -330,10 +336,10 @@ gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *
 		args.xfers = w->mapped.xfers;
 		args.first = (void *)&w->mapped.xfers[w->capacity];
 	} else if (w->dev.at != w->mapped.at) {
-		TRY_NOW(d->ops->copy_async(d, stream, w->dev.at, w->host.at, xfers_size(n)));
-		TRY_NOW(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
+		TRY_NOW(d->ops->copy_async(d, w->stream, w->dev.at, w->host.at, xfers_size(n)));
+		TRY_NOW(d->ops->copy_async(d, w->stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
 	}
-	return comm_work_launch(comm, w, &launch, stream);
+	return comm_work_launch(comm, w, &launch);
 }
 
 /* ---- plans ---- */
@@ -529,7 +535,6 @@ gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm
 	struct comm_work *w;
 	struct count c;
 	uint64_t bytes = 0;
-	int drives;
 
 	count_calls(comm, calls, n, &c);
 	TRY_NOW(copy_to_self(comm, calls, n));
@@ -541,10 +546,7 @@ gantry_result comm_enqueue_transfers(struct gantry_comm *comm, const struct comm
 	fill(comm, calls, n, &c, w, first);
 	for (size_t i = 0; i < n; i++)
 		bytes += calls[i].transfer.bytes;
-	drives = first && comm_drives(comm, bytes);
-	if (first)
-		TRY_NOW(comm_append(comm, w, first, drives));
-	return comm_launch_transfers(comm, w, c.xfers, drives, calls[0].stream);
+	return comm_launch_transfers(comm, w, c.xfers, first, first && comm_drives(comm, bytes));
 }
 
 /* ---- calls ---- */

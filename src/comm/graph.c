@@ -188,7 +188,7 @@ int comm_graphs_busy(const struct gantry_comm *comm)
 	return g && load_acquire(&g->counts_host[0]) != ended;
 }
 
-static int has_live(const struct gantry_comm *comm)
+bool comm_graphs_live(const struct gantry_comm *comm)
 {
 	return comm->graphs && load_acquire(&comm->graphs->live);
 }
@@ -307,18 +307,13 @@ static gantry_result begin_captured(struct gantry_comm *comm, struct gantry_stre
 }
 
 gantry_result comm_graph_work(struct gantry_comm *comm, uint32_t capacity, struct gantry_stream *stream,
-			      struct comm_work **ret_work)
+			      uint64_t capture, struct comm_work **ret_work)
 {
-	struct gantry_device *d = comm->device;
 	struct comm_graph_launch *l;
-	uint64_t capture;
 
-	*ret_work = NULL;
-	TRY_NOW(d->ops->stream_captured(d, stream, &capture));
-	if (!capture)
-		return has_live(comm) ? d->ops->stream_wait(d, stream, comm->graphs->order) : GANTRY_OK;
 	TRY_NOW(begin_captured(comm, stream, capture));
 	TRY_NOW(get_launch(comm, capacity, &l));
+	l->work.stream = stream;
 	*ret_work = &l->work;
 	return GANTRY_OK;
 }
@@ -331,35 +326,6 @@ static void on_gone(void *launch)
 
 	store_release(&l->live, 0);
 	fetch_sub_release(&g->live, 1);
-}
-
-gantry_result comm_graph_launch(struct gantry_comm *comm, struct comm_work *w, const struct gantry_launch *launch,
-				struct gantry_stream *stream)
-{
-	struct gantry_device *d = comm->device;
-	struct comm_graphs *g = comm->graphs;
-	struct comm_graph_launch *l = launch_of(w);
-	gantry_result r;
-
-	TRY_NOW(upload(d, w));
-	l->nshares = launch->kernel == &gantry_kernel_p2p ? 0 : launch->blocks;
-	store_release(&l->live, 1);
-	fetch_add_relaxed(&g->live, 1);
-	r = d->ops->graph_keep(d, stream, on_gone, l);
-	if (r != GANTRY_OK) {
-		on_gone(l);
-		return r;
-	}
-	TRY_NOW(d->ops->launch(d, stream, launch));
-	TRY_NOW(d->ops->event_record(d, g->inner, stream));
-	return d->ops->graph_record(d, stream, g->order);
-}
-
-gantry_result comm_graph_plain(struct gantry_comm *comm, struct gantry_stream *stream)
-{
-	struct gantry_device *d = comm->device;
-
-	return has_live(comm) ? d->ops->event_record(d, comm->graphs->order, stream) : GANTRY_OK;
 }
 
 /* ---- operations of the proxy ---- */
@@ -396,7 +362,35 @@ static void on_run(void *launch)
 	comm_graphs_mu_unlock(&g->mu);
 }
 
-/* Of a plain launch. */
+gantry_result comm_graph_launch(struct gantry_comm *comm, struct comm_work *w, const struct gantry_launch *launch,
+				struct gantry_proxy_op *ops)
+{
+	struct gantry_device *d = comm->device;
+	struct comm_graphs *g = comm->graphs;
+	struct comm_graph_launch *l = launch_of(w);
+	gantry_result r;
+
+	l->ops = ops;
+	for (; ops; ops = ops->next)
+		l->nops++;
+	if (l->ops)
+		TRY_NOW(d->ops->host_call(d, w->stream, on_run, l));
+	TRY_NOW(upload(d, w));
+	l->nshares = launch->kernel == &gantry_kernel_p2p ? 0 : launch->blocks;
+	store_release(&l->live, 1);
+	fetch_add_relaxed(&g->live, 1);
+	r = d->ops->graph_keep(d, w->stream, on_gone, l);
+	if (r != GANTRY_OK) {
+		on_gone(l);
+		return r;
+	}
+	TRY_NOW(d->ops->launch(d, w->stream, launch));
+	TRY_NOW(d->ops->event_record(d, g->inner, w->stream));
+	return d->ops->graph_record(d, w->stream, g->order);
+}
+
+/* ---- plain launches while captured ones live ---- */
+
 struct plain_ops {
 	struct gantry_proxy *proxy; /* borrowed */
 	struct gantry_proxy_op *first, *last;
@@ -410,29 +404,28 @@ static void on_plain(void *ops)
 	free(p);
 }
 
-gantry_result comm_graph_append(struct gantry_comm *comm, struct comm_work *w, struct gantry_proxy_op *first,
-				struct gantry_proxy_op *last, int *ret_done)
+gantry_result comm_graph_plain_wait(struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return comm->device->ops->stream_wait(comm->device, stream, comm->graphs->order);
+}
+
+gantry_result comm_graph_plain_append(struct gantry_comm *comm, struct gantry_stream *stream,
+				      struct gantry_proxy_op *first, struct gantry_proxy_op *last)
 {
 	struct gantry_device *d = comm->device;
-	struct comm_graph_launch *l = launch_of(w);
-	struct plain_ops *p;
+	struct plain_ops *p = malloc(sizeof(*p));
 	gantry_result r;
 
-	*ret_done = w->captured || has_live(comm);
-	if (!*ret_done)
-		return GANTRY_OK;
-	if (w->captured) {
-		l->ops = first;
-		for (; first; first = first->next)
-			l->nops++;
-		return d->ops->host_call(d, w->stream, on_run, l);
-	}
-	p = malloc(sizeof(*p));
 	if (!p)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for operations of the proxy");
 	*p = (struct plain_ops){.proxy = comm->proxy, .first = first, .last = last};
-	r = d->ops->host_call(d, w->stream, on_plain, p);
+	r = d->ops->host_call(d, stream, on_plain, p);
 	if (r != GANTRY_OK)
 		free(p);
 	return r;
+}
+
+gantry_result comm_graph_plain_record(struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return comm->device->ops->event_record(comm->device, comm->graphs->order, stream);
 }

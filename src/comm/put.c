@@ -75,12 +75,16 @@ static void fill_wait(const struct gantry_comm *comm, const struct comm_wait *wa
 	p->expected = wait->count;
 }
 
-static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, uint64_t n, int waits,
-				 struct gantry_stream *stream)
+static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, uint64_t n, int waits)
 {
 	struct comm_onesided *o = comm->onesided;
-	struct gantry_put_args args = {
-		.puts = w->mapped.puts, .n = n, .result = comm->result_dev, .finished = w->finished_dev};
+	const struct comm_order order = comm_work_order(comm, w);
+	const struct gantry_put_args args = {.puts = w->mapped.puts,
+					     .n = n,
+					     .result = comm->result_dev,
+					     .finished = w->finished_dev,
+					     .after = order.after,
+					     .after_value = order.after_value};
 	const struct comm_launch launch = {.kernel = &gantry_kernel_put,
 					   .args = &args,
 					   .args_size = sizeof(args),
@@ -88,8 +92,7 @@ static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, 
 					   .drives = waits && load_acquire(&o->receives) && comm_drives(comm, 0),
 					   .eventcount = comm->device->sleeps ? &o->block->eventcount : NULL};
 
-	comm_work_after(comm, w, &args.after, &args.after_value);
-	return comm_work_launch(comm, w, &launch, stream);
+	return comm_work_launch(comm, w, &launch);
 }
 
 /* ---- over the network ---- */
@@ -157,7 +160,6 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 	struct comm_work *w;
 	uint64_t bytes = 0;
 	uint32_t at = 0;
-	int drives;
 
 	for (size_t i = 0; i < n; i++)
 		if (calls[i].kind == COMM_IS_PUT && uses_net(comm, &calls[i].put))
@@ -180,9 +182,7 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 		}
 	}
 	w->first_host[comm->nchannels] = at;
-	drives = comm_drives(comm, bytes);
-	TRY_NOW(comm_append(comm, w, first, drives));
-	return comm_launch_transfers(comm, w, at, drives, calls[0].stream);
+	return comm_launch_transfers(comm, w, at, first, comm_drives(comm, bytes));
 }
 
 static gantry_result enqueue_waits(struct gantry_comm *comm, const struct comm_call *calls, size_t n, size_t nwaits)
@@ -195,7 +195,7 @@ static gantry_result enqueue_waits(struct gantry_comm *comm, const struct comm_c
 	for (size_t i = 0; i < n; i++)
 		if (calls[i].kind == COMM_IS_WAIT)
 			fill_wait(comm, &calls[i].wait, p++);
-	return launch_puts(comm, w, nwaits, 1, calls[0].stream);
+	return launch_puts(comm, w, nwaits, 1);
 }
 
 /* First what goes by loads and stores, then the network: signals that follow data by it come after all of that. */
@@ -223,7 +223,7 @@ static gantry_result enqueue_puts(struct gantry_comm *comm, const struct comm_ca
 					 &p[near++]));
 	}
 	if (near)
-		TRY_NOW(launch_puts(comm, w, near, 0, calls[0].stream));
+		TRY_NOW(launch_puts(comm, w, near, 0));
 	return nsends ? send_puts(comm, calls, n, nsends) : GANTRY_OK;
 }
 

@@ -4,6 +4,11 @@
  * it: it goes through the plan, sends and receives by itself (transport/direct.h) and reduces. No kernel, no FIFO, no
  * operations of the proxy. Each rank decides for itself, call by call: the messages are the same.
  *
+ * It is a second interpreter of plans, and pays for that: with GANTRY_CALLER_MAX=0 an all_reduce of 2 ranks takes 1.21
+ * times as long at 8 and 64 B, 1.28 at 512 B, 1.27 at 4 KiB and 1.06 at 32 KiB. `gantry perf all_reduce --transport net
+ * --ranks 2 -b 8 -e 32K -f 8 --in-place no --repeats 3 -n 300` on two Neoverse-V1 cores; medians of 9 rounds that take
+ * turns, every round of every size above 1.
+ *
  * Order. `held` is set when such a call is enqueued, while the communicator has no operations, and cleared when it has
  * ended. Meanwhile nobody else touches the connections: operations of later calls wait (gantry_proxy_group_config.held),
  * as their kernels do. Steps of FIFOs are counted between a rank's kernel and its proxy, so they do not move here.
@@ -404,7 +409,7 @@ gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan
 
 	store_relaxed(taken, *taken + 1);
 	store_release(&comm->coll.held, 1);
-	r = comm_work_launch(comm, w, &launch, w->stream);
+	r = comm_work_launch(comm, w, &launch);
 	if (r != GANTRY_OK)
 		store_release(&comm->coll.held, 0);
 	return r;

@@ -7,6 +7,8 @@
 # include/gantry may be included by all and includes only itself. src/*.c, the public face of libgantry.so, stands
 # above all its layers. An include counts by the file it reaches, so neither "../" nor <> is a way around.
 #
+# In tools a folder is a command: it includes no header of another one, but for common/ and kernels/, which are for all.
+#
 # Before the tree is believed, the check is tried on copies of it with a planted violation each.
 . "$(dirname "$0")/lib.sh"
 
@@ -51,6 +53,28 @@ layer_of() {
 	esac
 }
 
+# The folder of tools that a file is in; empty for main.c and the commands beside it.
+room_of() {
+	REPLY=${1#tools/}
+	case $REPLY in
+	*/*) REPLY=${REPLY%%/*} ;;
+	*) REPLY= ;;
+	esac
+}
+
+# Whether file $1 of tools may include $2 of tools.
+room_allows() {
+	local from
+	room_of "$1"
+	from=$REPLY
+	room_of "$2"
+	case $REPLY in
+	"$from" | kernels) return 0 ;;
+	common) [ "$from" != kernels ] ;;
+	*) return 1 ;;
+	esac
+}
+
 # Where an include written in file $2 leads, relative to root $1: the compiler's search, in its order.
 reached() {
 	local root=$1 file=$2 name=$3 folder
@@ -85,6 +109,9 @@ check_tree() {
 		elif [ "$from" != "$to" ] && [ "$to" != include ] && [[ " ${below[$from]} " != *" $to "* ]]; then
 			echo "$file:$line includes $target: $to is not below $from"
 			bad=1
+		elif [ "$from$to" = toolstools ] && ! room_allows "$file" "$target"; then
+			echo "$file:$line includes $target: a header of another command"
+			bad=1
 		fi
 	done < <(grep -rnE --include=*.[ch] --include=*.cu --include=*.cuh --include=*.def --include=*.inc \
 		'^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' "$root/include" "$root/src" "$root/tools" |
@@ -97,7 +124,8 @@ check_tree() {
 plant() {
 	local folder
 	rm -rf "$tmp/tree"
-	for folder in include/gantry src/abi src/base src/net src/net/tcp src/comm src/plugin tools src/elsewhere; do
+	for folder in include/gantry src/abi src/base src/net src/net/tcp src/comm src/plugin tools tools/common tools/kernels tools/perf \
+		tools/stall src/elsewhere; do
 		mkdir -p "$tmp/tree/$folder"
 		echo '/* empty */' >"$tmp/tree/$folder/h.h"
 	done
@@ -120,6 +148,13 @@ must_fail() {
 must_pass src/base/x.c '"abi/h.h"'
 must_pass src/net/tcp/x.h '"../h.h" /* "comm/h.h" */'
 must_pass src/x.c '"comm/h.h"'
+must_pass tools/perf/x.c '"common/h.h"'
+must_pass tools/perf/x.c '"perf/h.h"'
+must_pass tools/common/x.h '"kernels/h.h"'
+must_fail tools/perf/x.c '"stall/h.h"'
+must_fail tools/x.c '"stall/h.h"'
+must_fail tools/common/x.c '"perf/h.h"'
+must_fail tools/kernels/x.h '"common/h.h"'
 must_fail src/base/x.c '"net/h.h"'
 must_fail src/base/x.h '"../net/h.h"'
 must_fail src/base/x.def ' <net/tcp/h.h>'

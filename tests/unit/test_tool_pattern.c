@@ -3,7 +3,7 @@
 #include "device/host/host.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "test.h"
 
 /* Runs a kernel lane by lane: these two have no barriers. */

@@ -8,7 +8,7 @@
 #include "perf/perf_rendezvous.h"
 #include "perf/perf_rx.h"
 #include "perf/perf_table.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "test.h"
 
 TEST(sizes)

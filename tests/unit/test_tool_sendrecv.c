@@ -7,7 +7,7 @@
 
 #include "common/options.h"
 #include "perf/perf_sendrecv.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "test.h"
 
 static struct sr_opts o;

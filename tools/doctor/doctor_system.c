@@ -27,7 +27,7 @@
 #include "base/text.h"
 #include "common/raw_tcp.h"
 #include "doctor/doctor.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 enum { CAP_IPC_LOCK_BIT = 14, CAP_SYS_RESOURCE_BIT = 24 };
 

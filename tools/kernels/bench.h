@@ -26,7 +26,7 @@ struct gantry_echo_args {
 	uint32_t *result;
 };
 
-/* The pattern of tools/perf/perf_util.h: byte i of message seq. */
+/* The pattern of tools/common/figures.h: byte i of message seq. */
 struct gantry_fill_args {
 	char *dst;
 	uint64_t bytes, seq;

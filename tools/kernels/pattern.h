@@ -2,7 +2,7 @@
 /*
  * The bytes that messages carry in measurements and tests: 8-byte words of a mixed counter that depend on the
  * message's number and size and on the position, so that a message in the wrong place, a stale one and a shifted one
- * are all seen. Filled and checked on the host by tools/perf/perf_util.c and by kernels in k_perf.h.
+ * are all seen. Filled and checked on the host by tools/common/figures.c and by kernels in k_perf.h.
  */
 #ifndef GANTRY_KERNELS_PATTERN_H
 #define GANTRY_KERNELS_PATTERN_H

@@ -19,7 +19,7 @@
 #include "comm/report.h"
 #include "gantry/comm.h"
 #include "perf/perf_comm.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 /* X(NAME, "name", in, out, reduces, rooted): how many parts of `count` elements a rank's input and output have (ONE, or
  * ALL: one for each rank). The last is no collective: each rank puts into the window of the next one, and waits for the

@@ -29,7 +29,7 @@
 #include "device/work.h"
 #include "kernels/bench.h"
 #include "perf/perf_table.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "proxy/proxy.h"
 
 enum { REPEATS_MAX = 101, SPINS_BEFORE_YIELD = 1 << 16, STEP_BYTES = 8 };

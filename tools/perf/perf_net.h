@@ -24,7 +24,7 @@
 #include "net/net.h"
 #include "perf/perf_ranks.h"
 #include "perf/perf_remote.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_CHANNELS_MAX = 16 };
 

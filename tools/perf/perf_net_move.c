@@ -33,7 +33,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "net/loader.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 struct perf_peer {
 	struct gantry_loader *loader; /* owned; NULL for Gantry's own network */

@@ -26,7 +26,7 @@
 #include "gantry/rx.h"
 #include "net/net.h"
 #include "perf/perf_table.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 enum { STREAMS_MAX = 16, GUARD = 0xa5, PINNED = 64 << 20, PIECES_MAX = 1 << 26, PIECE_MAX = 1 << 30 };
 #define END_MAX ((uint64_t)1 << 36)

@@ -16,7 +16,7 @@
 #include "device/device.h"
 #include "gantry/comm.h"
 #include "perf/perf_comm.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 enum {
 	SR_REPEATS_MAX = 101,

@@ -11,7 +11,7 @@
  * -m repeats each message within its group.
  *
  * What messages carry. A message's bytes follow from its number, which is made of the round, both ranks and its place
- * in the group, and from its size: see perf_util.h. Before each round receive buffers are poisoned and guards stand in
+ * in the group, and from its size: see figures.h. Before each round receive buffers are poisoned and guards stand in
  * front of each message and behind it.
  *
  *        page                                            even address
@@ -38,7 +38,7 @@
 #include "gantry/fifo.h"
 #include "kernels/bench.h"
 #include "perf/perf_sendrecv.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 #define GUARD_SEQ 0x6775617264000000u
 #define POISON_SEQ 0x706f69736f6e0000u

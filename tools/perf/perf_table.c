@@ -13,7 +13,7 @@
 
 #include "base/build.h"
 #include "base/clock.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 /* ---- what else the machine did ---- */
 

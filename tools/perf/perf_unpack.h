@@ -11,7 +11,7 @@
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 enum { UNPACK_REPEATS_MAX = 101, UNPACK_BLOCKS_MAX = 16, UNPACK_GUARD = 4096 };
 

@@ -19,7 +19,7 @@
 #include "kernels/pattern.h"
 #include "kernels/unpack_ring.h"
 #include "perf/perf_unpack.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 /* ---- the ways ---- */
 

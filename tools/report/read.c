@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "common/array.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "report/series.h"
 
 enum { BLOCKS_GIVEN_MAX = 4096 };

@@ -23,7 +23,7 @@
 
 #include "gantry/rx.h"
 #include "net/tcp/link.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 enum { DEPTH = 8, ROOM = 2 << 20, SUMS = 128 << 10, LOAD_ALARM_S = 3600, OTHER_MS = 60000 };
 

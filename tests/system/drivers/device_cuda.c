@@ -11,7 +11,7 @@
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "test.h"
 
 enum { ROOM = 3 << 20, GUARD = 64 };

@@ -15,7 +15,7 @@
 #include "common/options.h"
 #include "net/net.h"
 #include "net/tcp/network.h"
-#include "perf/perf_util.h"
+#include "common/figures.h"
 #include "test.h"
 
 enum { DEPTH_MAX = 32, COUNTED_MIN = 4, NAPPING_NS = 50000, DEADLINE_S = 240 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic of `gantry perf`: sizes, medians, iteration counts, and the bytes that messages carry. */
-#ifndef GANTRY_TOOLS_PERF_UTIL_H
-#define GANTRY_TOOLS_PERF_UTIL_H
+/* Arithmetic of measurements, for perf and whatever shows or checks its figures: sizes, medians, iteration counts, and the bytes that messages carry. */
+#ifndef GANTRY_TOOLS_FIGURES_H
+#define GANTRY_TOOLS_FIGURES_H
 
 #include <stddef.h>
 #include <stdint.h>

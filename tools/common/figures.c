@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
-#include "perf/perf_util.h"
+#include "common/figures.h"
 
 #include <errno.h>
 #include <math.h>

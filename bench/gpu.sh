@@ -15,7 +15,7 @@ series() { # label, ranks, env...
 		{ echo "{\"label\": \"$label\", \"error\": \"failed\"}" >>"$out"; tail -n 5 "$scratch/bench.0" >&2; }
 }
 start_mps
-cc -O2 -D_GNU_SOURCE -pthread -I "$SOURCE_DIR/tools" -o "$scratch/raw_streams" "$SOURCE_DIR"/{bench/raw_streams,tools/raw_tcp}.c || exit 1
+cc -O2 -D_GNU_SOURCE -pthread -I "$SOURCE_DIR/tools" -o "$scratch/raw_streams" "$SOURCE_DIR"/{bench/raw_streams,tools/common/raw_tcp}.c || exit 1
 commit=$(git -C "$SOURCE_DIR" rev-parse --short=12 HEAD 2>/dev/null || sed -n 's/.*(\(.*\)).*/\1/p' <<<"$("$BUILD_DIR/gantry" --version)")
 echo "{\"machine\": \"$(uname -m), $(nproc) CPUs, $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)\", \"nccl\": \"$(python3 -c 'import torch; print(".".join(map(str, torch.cuda.nccl.version())))')\", \"command\": \"bench/gpu.sh\", \"commit\": \"$commit\"}" >>"$out"
 for _ in $(seq "$rounds"); do

@@ -15,7 +15,7 @@ need_nccl
 part=${1:?a part: compare, sweep, variants, unpack, train, choices} ranks=${2:-2} rounds=${3:-5} out=${4:-/dev/null}
 raw=()
 if [ "$part" = compare ]; then
-	cc -O2 -D_GNU_SOURCE -pthread -I "$SOURCE_DIR/tools" -o "$scratch/raw_streams" "$SOURCE_DIR"/{bench/raw_streams,tools/raw_tcp}.c || exit 1
+	cc -O2 -D_GNU_SOURCE -pthread -I "$SOURCE_DIR/tools" -o "$scratch/raw_streams" "$SOURCE_DIR"/{bench/raw_streams,tools/common/raw_tcp}.c || exit 1
 	raw=(--raw "$scratch/raw_streams")
 fi
 start_mps

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "raw_tcp.h"
+#include "common/raw_tcp.h"
 
 int main(int argc, char **argv)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels FILL and VERIFY write and expect the very bytes of perf_fill and perf_check. */
+#include "common/figures.h"
 #include "device/host/host.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "common/figures.h"
 #include "test.h"
 
 /* Runs a kernel lane by lane: these two have no barriers. */

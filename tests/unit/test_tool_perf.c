@@ -3,12 +3,12 @@
 #include <math.h>
 
 #include "base/text.h"
+#include "common/figures.h"
 #include "common/json_read.h"
 #include "perf/perf_net.h"
 #include "perf/perf_rendezvous.h"
 #include "perf/perf_rx.h"
 #include "perf/perf_table.h"
-#include "common/figures.h"
 #include "test.h"
 
 TEST(sizes)

@@ -5,9 +5,9 @@
  */
 #include <math.h>
 
+#include "common/figures.h"
 #include "common/options.h"
 #include "perf/perf_sendrecv.h"
-#include "common/figures.h"
 #include "test.h"
 
 static struct sr_opts o;

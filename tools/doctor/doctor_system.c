@@ -25,9 +25,9 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "common/figures.h"
 #include "common/raw_tcp.h"
 #include "doctor/doctor.h"
-#include "common/figures.h"
 
 enum { CAP_IPC_LOCK_BIT = 14, CAP_SYS_RESOURCE_BIT = 24 };
 

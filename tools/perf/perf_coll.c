@@ -9,6 +9,7 @@
 
 #include "base/param.h"
 #include "base/text.h"
+#include "common/array.h"
 #include "common/cmd.h"
 #include "perf/perf_table.h"
 
@@ -169,13 +170,10 @@ static int add_case(struct pcoll_opts *o, const struct pcoll_case *c)
 
 	if (o->ncases == PCOLL_CASES_MAX)
 		return 1 + options_wrong(&set, "more than %d lines", PCOLL_CASES_MAX);
-	if ((o->ncases & (o->ncases - 1)) == 0) { /* a power of two: as many again */
-		more = realloc(o->cases, (o->ncases ? 2 * o->ncases : 1) * sizeof(*more));
-		if (!more)
-			return 1 + options_wrong(&set, "no memory");
-		o->cases = more;
-	}
-	o->cases[o->ncases++] = *c;
+	more = ARRAY_ADD(o->cases, o->ncases);
+	if (!more)
+		return 1 + options_wrong(&set, "no memory");
+	*more = *c;
 	return 0;
 }
 
@@ -396,7 +394,7 @@ static const char *first_wrong(const struct pcoll_shared *sh)
 	return NULL;
 }
 
-size_t pcoll_shared_size(const struct pcoll_opts *o)
+static size_t shared_size(const struct pcoll_opts *o)
 {
 	return sizeof(struct pcoll_shared) +
 	       o->ncases * (sizeof(struct pcoll_row) + (o->explain ? (size_t)PCOLL_EXPLAIN_MAX : 0));
@@ -414,7 +412,7 @@ static int run_all(const struct pcoll_opts *o)
 	int status;
 
 	pcoll_op.program = program;
-	all = perf_comm_map(&pcoll_op, &o->c, pcoll_shared_size(o));
+	all = perf_comm_map(&pcoll_op, &o->c, shared_size(o));
 	if (!all)
 		return 1;
 	sh = all->own;

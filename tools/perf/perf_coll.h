@@ -17,9 +17,9 @@
 #include <stdint.h>
 
 #include "comm/report.h"
+#include "common/figures.h"
 #include "gantry/comm.h"
 #include "perf/perf_comm.h"
-#include "common/figures.h"
 
 /* X(NAME, "name", in, out, reduces, rooted): how many parts of `count` elements a rank's input and output have (ONE, or
  * ALL: one for each rank). The last is no collective: each rank puts into the window of the next one, and waits for the
@@ -167,7 +167,7 @@ struct pcoll_sample {
 	double min, median, p99, max; /* us, of its calls */
 	uint64_t ns;		      /* the whole phase */
 	uint64_t wrong;
-	uint32_t crc, has_crc; /* of the result */
+	uint32_t crc; /* of the result */
 	char first_wrong[256];
 	struct gantry_comm_counters counters;
 	uint64_t paths[COMM_PATHS];
@@ -180,7 +180,6 @@ struct pcoll_shared {
 	uint64_t came[PERF_RANKS_MAX]; /* seq, by each rank: barriers it has come to */
 	struct pcoll_row rows[]; /* ncases of them; behind them as many texts of PCOLL_EXPLAIN_MAX, if asked for */
 };
-size_t pcoll_shared_size(const struct pcoll_opts *o);
 char *pcoll_explain_of(struct pcoll_shared *sh, size_t row);
 
 /* perf_coll.c. 0: go on; otherwise the exit status plus 1, after a line on stderr. Does not look at the environment. */

@@ -227,14 +227,11 @@ static void add_used(const struct pcoll_rank *rk, struct used *used)
 {
 	for (int i = 0; i < rk->base.nranks; i++) {
 		const struct pcoll_sample *s = perf_sample_of(&rk->base, i);
-		char names[sizeof(s->transport) + 1], *rest = names, *name;
 
 		perf_comm_counters_add(&used->counters, &s->counters, 1);
 		for (int path = 0; path < COMM_PATHS; path++)
 			used->paths[path] += s->paths[path];
-		snprintf(names, sizeof(names), "%s", s->transport);
-		while ((name = strsep(&rest, "+")))
-			perf_comm_join(used->transport, sizeof(used->transport), name);
+		perf_comm_join(used->transport, sizeof(used->transport), s->transport);
 	}
 }
 
@@ -269,10 +266,8 @@ static void compare_part(struct pcoll_rank *rk, const struct run *u, int buffer,
 	const char *table;
 	char where[128];
 
-	if (what == RESULT) {
+	if (what == RESULT)
 		s->crc = gantry_crc32c(s->crc, got, part_bytes(u));
-		s->has_crc = 1;
-	}
 	if (what == RESULT && u->data.bits && pcoll_traits[u->c->what].reduces)
 		return;
 	table = table_of(rk, u, what, part);

@@ -699,16 +699,19 @@ static int run_ranks(void *ctx, int first, int n)
 
 /* ---- what the counters say ---- */
 
-void perf_comm_join(char *list, size_t len, const char *name)
+void perf_comm_join(char *list, size_t len, const char *names)
 {
-	size_t n = strlen(name);
+	for (size_t n; *names; names += n + (names[n] == '+')) {
+		const char *p = list;
 
-	if (!n)
-		return;
-	for (const char *p = list; *p; p += strcspn(p, "+"), p += *p == '+')
-		if (strcspn(p, "+") == n && strncmp(p, name, n) == 0)
-			return;
-	snprintf(list + strlen(list), len - strlen(list), "%s%s", list[0] ? "+" : "", name);
+		n = strcspn(names, "+");
+		while (*p && (strcspn(p, "+") != n || strncmp(p, names, n) != 0)) {
+			p += strcspn(p, "+");
+			p += *p == '+';
+		}
+		if (!*p)
+			snprintf(list + strlen(list), len - strlen(list), "%s%.*s", list[0] ? "+" : "", (int)n, names);
+	}
 }
 
 void perf_comm_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len)

@@ -167,7 +167,7 @@ void perf_comm_proto_name(const struct gantry_comm_counters *c, char *buf, size_
 void perf_comm_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign);
 /* How often a message was copied. Bytes, because messages may be cut into steps. */
 double perf_comm_copies(uint64_t copied, uint64_t bytes);
-/* Adds a name to a list joined by "+", once. */
-void perf_comm_join(char *list, size_t len, const char *name);
+/* Adds names, joined by "+", to such a list, each once. */
+void perf_comm_join(char *list, size_t len, const char *names);
 
 #endif

@@ -24,12 +24,12 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "common/cmd.h"
+#include "common/figures.h"
 #include "common/options.h"
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
 #include "perf/perf_table.h"
-#include "common/figures.h"
 #include "proxy/proxy.h"
 
 enum { REPEATS_MAX = 101, SPINS_BEFORE_YIELD = 1 << 16, STEP_BYTES = 8 };

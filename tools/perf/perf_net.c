@@ -334,12 +334,9 @@ static gantry_result calibrate(struct perf_rank *rk, const struct perf_mover *mv
 	uint64_t target = kind == STREAM ? STREAM_NS : PINGPONG_NS,
 		 min = kind == STREAM ? 2u * (unsigned)o->work.depth : 2;
 	uint64_t iters = o->work.warmup ? o->work.warmup : min, ns;
-	gantry_result r;
 
 	for (int round = 0; round < 20; round++) {
-		r = timed(rk, mv, kind, size, iters, &ns);
-		if (r != GANTRY_OK)
-			return r;
+		TRY_NOW(timed(rk, mv, kind, size, iters, &ns));
 		if (o->work.iters)
 			break;
 		iters = perf_next_iters(iters, ns, target, min, ITERS_TIMED_MAX);
@@ -370,10 +367,8 @@ static gantry_result repeat(struct perf_rank *rk, const struct perf_mover *mv, e
 {
 	const struct perf_opts *o = rk->opts;
 	uint64_t ns, iters = se->iters[kind];
-	gantry_result r = timed(rk, mv, kind, size, iters, &ns);
 
-	if (r != GANTRY_OK)
-		return r;
+	TRY_NOW(timed(rk, mv, kind, size, iters, &ns));
 	if (kind == STREAM)
 		keep_stream(rk, se, k, iters, ns);
 	else
@@ -382,7 +377,7 @@ static gantry_result repeat(struct perf_rank *rk, const struct perf_mover *mv, e
 	if (!o->work.iters)
 		se->iters[kind] = perf_next_iters(iters, ns, kind == STREAM ? STREAM_NS : PINGPONG_NS,
 						  kind == STREAM ? 2u * (unsigned)o->work.depth : 2, ITERS_TIMED_MAX);
-	return r;
+	return GANTRY_OK;
 }
 
 static void make_row(const struct perf_opts *o, struct series *se, size_t size, struct perf_row *row)

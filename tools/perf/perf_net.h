@@ -20,11 +20,11 @@
 #include <stdint.h>
 
 #include "common/count_calls.h"
+#include "common/figures.h"
 #include "common/raw_tcp.h"
 #include "net/net.h"
 #include "perf/perf_ranks.h"
 #include "perf/perf_remote.h"
-#include "common/figures.h"
 
 enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_CHANNELS_MAX = 16 };
 
@@ -88,7 +88,7 @@ struct perf_shared {
 	uint64_t nrows; /* release by rank 0, acquire by the parent: rows (and what stands below) that can be printed */
 	struct perf_row rows[PERF_SIZES_MAX];
 	char net_name[64], net_from[256], dev_name[64];
-	int net_version, dev_speed, ndevs;
+	int net_version;
 	struct perf_opts opts; /* the parent's; on two machines then, before info_ready, as the client wants them */
 	char ifname[64];       /* on two machines, before that too */
 };

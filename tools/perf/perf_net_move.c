@@ -32,8 +32,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "net/loader.h"
 #include "common/figures.h"
+#include "net/loader.h"
 
 struct perf_peer {
 	struct gantry_loader *loader; /* owned; NULL for Gantry's own network */
@@ -402,8 +402,6 @@ static gantry_result choose_net(struct perf_rank *rk)
 			 p->loader ? gantry_loader_path(p->loader) : "built in");
 		snprintf(sh->dev_name, sizeof(sh->dev_name), "%s", props.name ? props.name : "?");
 		sh->net_version = p->net->version;
-		sh->dev_speed = props.speed;
-		sh->ndevs = ndevs;
 		store_release(&sh->pair.info_ready, 1);
 	}
 	return GANTRY_OK;

@@ -18,12 +18,12 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
+#include "common/figures.h"
 #include "ctl/ctl_wire.h"
 #include "gantry/version.h"
 #include "inet/settings.h"
 #include "perf/perf_rendezvous.h"
 #include "perf/perf_table.h"
-#include "common/figures.h"
 
 #define FOREVER_NS ((uint64_t)30 * 24 * 3600 * 1000000000u)
 enum { TAG_FAILED = 1, TAG_SWAP = 2, FAILED_TEXT = 512, TEXT = 512 };

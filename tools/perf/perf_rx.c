@@ -20,13 +20,13 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "common/cmd.h"
+#include "common/figures.h"
 #include "common/options.h"
 #include "common/raw_tcp.h"
 #include "device/device.h"
 #include "gantry/rx.h"
 #include "net/net.h"
 #include "perf/perf_table.h"
-#include "common/figures.h"
 
 enum { STREAMS_MAX = 16, GUARD = 0xa5, PINNED = 64 << 20, PIECES_MAX = 1 << 26, PIECE_MAX = 1 << 30 };
 #define END_MAX ((uint64_t)1 << 36)

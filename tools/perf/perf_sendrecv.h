@@ -13,10 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/figures.h"
 #include "device/device.h"
 #include "gantry/comm.h"
 #include "perf/perf_comm.h"
-#include "common/figures.h"
 
 enum {
 	SR_REPEATS_MAX = 101,

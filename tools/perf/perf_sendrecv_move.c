@@ -34,11 +34,11 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "common/figures.h"
 #include "device/work.h"
 #include "gantry/fifo.h"
 #include "kernels/bench.h"
 #include "perf/perf_sendrecv.h"
-#include "common/figures.h"
 
 #define GUARD_SEQ 0x6775617264000000u
 #define POISON_SEQ 0x706f69736f6e0000u
@@ -568,12 +568,9 @@ static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, 
 	se->us[k] = (double)ns / 1e3 / (double)iters / sr_messages(rk->opts);
 	for (int i = 0; i < rk->base.nranks; i++) {
 		const struct sr_sample *s = sample_of(rk, i);
-		char names[sizeof(s->transport) + 1], *rest = names, *name;
 
 		perf_comm_counters_add(&se->counters, &s->counters, 1);
-		snprintf(names, sizeof(names), "%s", s->transport);
-		while ((name = strsep(&rest, "+")))
-			perf_comm_join(se->transport, sizeof(se->transport), name);
+		perf_comm_join(se->transport, sizeof(se->transport), s->transport);
 	}
 	if (rk->opts->baseline)
 		TRY_NOW(baselines(rk, bytes, se, k));

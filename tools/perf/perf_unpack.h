@@ -8,10 +8,10 @@
 
 #include <stdint.h>
 
+#include "common/figures.h"
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "common/figures.h"
 
 enum { UNPACK_REPEATS_MAX = 101, UNPACK_BLOCKS_MAX = 16, UNPACK_GUARD = 4096 };
 

@@ -14,12 +14,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "common/figures.h"
 #include "device/device.h"
 #include "gantry/types.h"
 #include "kernels/pattern.h"
 #include "kernels/unpack_ring.h"
 #include "perf/perf_unpack.h"
-#include "common/figures.h"
 
 /* ---- the ways ---- */
 

@@ -66,7 +66,6 @@ static void fill_rank(struct stall_rank *r, const struct json_doc *line, int64_t
 	copy_text(r->error_host, sizeof(r->error_host), line, "error_host");
 	copy_text(r->text, sizeof(r->text), line, "text");
 	r->launches = json_get_int(line, "launches_running", 0);
-	r->proxy_pending = json_get_int(line, "proxy_pending", 0);
 	r->collectives = json_get_int(line, "collectives", -1);
 }
 
@@ -171,7 +170,6 @@ static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 	e->send = strcmp(json_get_text(line, "dir", ""), "send") == 0;
 	e->channel = (int)json_get_int(line, "channel", 0);
 	e->connecting = strcmp(json_get_text(line, "stage", "ready"), "ready") != 0;
-	e->proxied = json_get_int(line, "proxied", 0) != 0;
 	e->pending = json_get_int(line, "pending", 0) != 0;
 	e->wait_ms = json_get_int(line, "wait_ms", 0);
 	e->calls = json_get_int(line, "calls", -1);

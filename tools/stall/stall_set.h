@@ -38,7 +38,7 @@ struct stall_coll {
 /* One end of a connection. */
 struct stall_conn {
 	int peer, send, channel;
-	int connecting, proxied, pending;
+	int connecting, pending;
 	enum stall_waits waits;
 	int64_t wait_ms, calls, step;
 	uint64_t moved; /* a sum of counters that only grow */
@@ -57,7 +57,7 @@ struct stall_rank {
 	int error_rank;
 	char error_host[64];
 	char text[256];
-	int64_t launches, proxy_pending;
+	int64_t launches;
 	int64_t collectives;	  /* called so far; -1: not known */
 	struct stall_conn *conns; /* owned */
 	size_t nconns;

@@ -9,19 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TOP_CAUSES = 12, TOP_LABELS = 12 };
-
-/* One line of the text: a metric with its labels. All texts are borrowed from the line, which is changed. */
-struct top_sample {
-	const char *metric;
-	struct {
-		const char *name, *value;
-	} labels[TOP_LABELS];
-	int nlabels;
-	double value;
-};
-/* 1: a sample. 0: a comment or an empty line. -1: it is no such text. */
-int top_parse(char *line, struct top_sample *ret);
+enum { TOP_CAUSES = 12 };
 
 /* One line of the picture. */
 enum top_kind { TOP_LINK, TOP_LANE, TOP_COMM, TOP_RX, TOP_JOB };

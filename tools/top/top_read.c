@@ -15,10 +15,20 @@
 #include "inet/stats.h"
 #include "top/top.h"
 
-enum { ANSWER_MAX = 64 << 20 };
+enum { ANSWER_MAX = 64 << 20, LABELS = 12 };
 static const uint64_t answer_ns = 1000000000; /* for all of them together */
 
 /* ---- a line of the text ---- */
+
+/* One line of the text: a metric with its labels. All texts are borrowed from the line, which is changed. */
+struct sample {
+	const char *metric;
+	struct {
+		const char *name, *value;
+	} labels[LABELS];
+	int nlabels;
+	double value;
+};
 
 /* The value in quotes that begins at *at, without its escapes. NULL: it does not end. */
 static const char *read_value(char **at)
@@ -40,14 +50,14 @@ static const char *read_value(char **at)
 }
 
 /* Behind the brace that opens. */
-static int read_labels(char **at, struct top_sample *s)
+static int read_labels(char **at, struct sample *s)
 {
 	while (**at != '}') {
 		char *name = *at;
 		const char *value;
 
 		*at = strchr(name, '=');
-		if (!*at || (*at)[1] != '"' || s->nlabels == TOP_LABELS)
+		if (!*at || (*at)[1] != '"' || s->nlabels == LABELS)
 			return 0;
 		*(*at)++ = 0;
 		value = read_value(at);
@@ -64,11 +74,12 @@ static int read_labels(char **at, struct top_sample *s)
 	return 1;
 }
 
-int top_parse(char *line, struct top_sample *ret)
+/* 1: a sample. 0: a comment or an empty line. -1: it is no such text. */
+static int parse_line(char *line, struct sample *ret)
 {
 	char *at = line + strcspn(line, "{ "), *end;
 
-	*ret = (struct top_sample){.metric = line};
+	*ret = (struct sample){.metric = line};
 	if (*line == '#' || !*line)
 		return 0;
 	if (*at == '{') {
@@ -83,7 +94,7 @@ int top_parse(char *line, struct top_sample *ret)
 	return end == at || *end ? -1 : 1;
 }
 
-static const char *label(const struct top_sample *s, const char *name)
+static const char *label(const struct sample *s, const char *name)
 {
 	for (int i = 0; i < s->nlabels; i++)
 		if (strcmp(s->labels[i].name, name) == 0)
@@ -122,7 +133,7 @@ static void add_cause(struct top_row *r, const char *name, double seconds)
 	r->causes[i].seconds += seconds;
 }
 
-static void add_flying(struct top_row *r, const struct top_sample *s)
+static void add_flying(struct top_row *r, const struct sample *s)
 {
 	const char *waits = label(s, "waits_for");
 
@@ -133,7 +144,7 @@ static void add_flying(struct top_row *r, const struct top_sample *s)
 }
 
 /* What a metric of a kind of row adds to it: names mean the same in all that have them. */
-static void add_metric(struct top_row *r, const char *what, const struct top_sample *s)
+static void add_metric(struct top_row *r, const char *what, const struct sample *s)
 {
 	int send = strcmp(label(s, "dir"), "send") == 0;
 
@@ -153,7 +164,7 @@ static void add_metric(struct top_row *r, const char *what, const struct top_sam
 		add_flying(r, s);
 }
 
-static void take_lane(struct top_process *p, const char *what, const struct top_sample *s)
+static void take_lane(struct top_process *p, const char *what, const struct sample *s)
 {
 	struct top_row *r = row_of(p, TOP_LINK, label(s, "link"), label(s, "peer"));
 	char id[64];
@@ -165,7 +176,7 @@ static void take_lane(struct top_process *p, const char *what, const struct top_
 	add_metric(row_of(p, TOP_LANE, id, label(s, "peer")), what, s);
 }
 
-static void take_comm(struct top_process *p, const char *what, const struct top_sample *s)
+static void take_comm(struct top_process *p, const char *what, const struct sample *s)
 {
 	char id[64], peer[64];
 
@@ -176,7 +187,7 @@ static void take_comm(struct top_process *p, const char *what, const struct top_
 	add_metric(row_of(p, TOP_COMM, id, peer), what, s);
 }
 
-static void take_reducer(struct top_process *p, const char *what, const struct top_sample *s)
+static void take_reducer(struct top_process *p, const char *what, const struct sample *s)
 {
 	char id[64], peer[64];
 
@@ -187,7 +198,7 @@ static void take_reducer(struct top_process *p, const char *what, const struct t
 	add_metric(row_of(p, TOP_JOB, id, peer), what, s);
 }
 
-static void take_process(struct top_process *p, const struct top_sample *s)
+static void take_process(struct top_process *p, const struct sample *s)
 {
 	const char *rank = label(s, "rank");
 
@@ -200,10 +211,10 @@ static void take_process(struct top_process *p, const struct top_sample *s)
 
 int top_take(struct top_process *p, char *text)
 {
-	struct top_sample s;
+	struct sample s;
 
 	for (char *line; (line = strsep(&text, "\n"));) {
-		int found = top_parse(line, &s);
+		int found = parse_line(line, &s);
 
 		if (found < 0)
 			return -1;

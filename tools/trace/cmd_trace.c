@@ -102,7 +102,6 @@ static const char *take_conn(struct trace_file *f, const struct json_doc *line)
 	c->peer = (int)peer;
 	c->send = strcmp(json_get_text(line, "dir", ""), "send") == 0;
 	c->channel = (int)json_get_int(line, "channel", 0);
-	c->proxied = json_get_int(line, "proxied", 0) != 0;
 	snprintf(c->transport, sizeof(c->transport), "%s", json_get_text(line, "transport", ""));
 	c->calls = json_get_int(line, "calls", 0);
 	c->bytes = json_get_int(line, "bytes", 0);

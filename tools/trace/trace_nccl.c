@@ -29,7 +29,6 @@ enum { MARKS = 16, LOOK_BACK = 256 };
 struct op {
 	int64_t id, number, peer;
 	int nccl, channel, send;
-	int64_t ended;
 };
 
 struct call {
@@ -105,7 +104,7 @@ static int add_event(struct nccl_view *v, const struct trace_event *e)
 		struct op *o = ARRAY_ADD(v->ops, v->nops);
 
 		if (o)
-			*o = (struct op){e->v[0], e->v[1], e->v[2], e->nccl, e->channel, e->send, -1};
+			*o = (struct op){e->v[0], e->v[1], e->v[2], e->nccl, e->channel, e->send};
 		return o != NULL;
 	}
 	if (e->kind == GANTRY_EV_NCCL_CALL && !e->end) {
@@ -143,8 +142,6 @@ static void find_ends(struct nccl_view *v)
 		if (e->kind == GANTRY_EV_NCCL_OP && e->end) {
 			o = op_of(v, e->v[0]);
 			c = o ? call_of(v, o->nccl, o->number) : NULL;
-			if (o)
-				o->ended = e->ns;
 		} else if (e->kind == GANTRY_EV_NCCL_CALL && e->end) {
 			c = call_of(v, e->nccl, e->v[1]);
 		} else {

@@ -14,7 +14,7 @@
 
 struct trace_conn {
 	int64_t id; /* in events */
-	int peer, send, channel, proxied;
+	int peer, send, channel;
 	char transport[16];
 	int64_t calls, bytes, copies;
 	int64_t by[GANTRY_PROTOS][GANTRY_MODES]; /* steps */

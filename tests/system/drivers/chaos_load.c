@@ -21,9 +21,9 @@
 
 #include <stdarg.h>
 
+#include "common/figures.h"
 #include "gantry/rx.h"
 #include "net/tcp/link.h"
-#include "common/figures.h"
 
 enum { DEPTH = 8, ROOM = 2 << 20, SUMS = 128 << 10, LOAD_ALARM_S = 3600, OTHER_MS = 60000 };
 

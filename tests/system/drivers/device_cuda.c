@@ -8,10 +8,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "common/figures.h"
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "common/figures.h"
 #include "test.h"
 
 enum { ROOM = 3 << 20, GUARD = 64 };

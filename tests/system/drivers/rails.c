@@ -12,10 +12,10 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 
+#include "common/figures.h"
 #include "common/options.h"
 #include "net/net.h"
 #include "net/tcp/network.h"
-#include "common/figures.h"
 #include "test.h"
 
 enum { DEPTH_MAX = 32, COUNTED_MIN = 4, NAPPING_NS = 50000, DEADLINE_S = 240 };

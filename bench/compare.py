@@ -18,6 +18,7 @@ import sys
 
 NET = ["perf", "net", "--repeats", "3"]
 SENDRECV = ["perf", "sendrecv", "--ranks", "2", "--repeats", "3"]
+ALL_REDUCE = ["perf", "all_reduce", "--ranks", "2", "--repeats", "3"]
 
 
 def sizes(prefix, size):
@@ -39,6 +40,9 @@ SERIES = {
     "sendrecv net 16 MiB": (sizes(SENDRECV + ["--transport", "net", "--pattern", "oneway"], "16M"), {"algbw_gbs": "+"}),
     "fifo": (["perf", "fifo", "--repeats", "3"], {"rtt_us": "-", "ops_per_s": "+"}),
 }
+for transport in ("net", "shm"):
+    for name, size in (("8 B", "8"), ("64 KiB", "64k"), ("1 MiB", "1M"), ("16 MiB", "16M")):
+        SERIES[f"all_reduce {transport} {name}"] = (sizes(ALL_REDUCE + ["--transport", transport], size), {"time_us": "-"})
 
 
 def measure(build, command, keys):

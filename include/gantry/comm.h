@@ -237,7 +237,7 @@ enum gantry_comm_wait {
 struct gantry_comm_counters {
 	size_t struct_size;
 	uint64_t send_bytes, recv_bytes;
-	uint64_t send_copies, recv_copies; /* copies of payload made by kernels, in steps */
+	uint64_t send_copies, recv_copies; /* copies of payload made by kernels and by the proxy, in steps */
 	uint64_t send_copied, recv_copied; /* the same in bytes */
 	uint64_t steps[3][3];		   /* by protocol (Simple, LL, LL128) and mode (NORMAL, OFFSET, PTR) */
 	/* Steps whose fragments a receiving kernel gathered (GANTRY_UNPACK), and those of them that it read straight into

@@ -82,6 +82,10 @@ static void look_proxy(const struct gantry_proxy_conn *pc, struct comm_end *e)
 	e->proxied = 1;
 	gantry_proxy_conn_look(pc, v);
 	e->pending = v->busy || v->done < v->end;
+	/* The proxy counts its copies in steps only; where it copies, it copies all of them. */
+	e->copies += v->copies;
+	e->copied +=
+		v->copies >= v->steps ? v->bytes : (uint64_t)((double)v->bytes * (double)v->copies / (double)v->steps);
 }
 
 _Static_assert((int)GANTRY_COMM_WAITS - (int)GANTRY_COMM_WAIT_KERNEL == (int)GANTRY_WAIT_CAUSES,

@@ -49,7 +49,7 @@ struct comm_end {
 	uint64_t head, tail;
 	struct gantry_proxy_conn_view proxy; /* zero if there is none */
 	uint64_t calls;			     /* transfers planned so far: both ends count alike */
-	uint64_t bytes, copies, copied;	     /* copies: of the kernel */
+	uint64_t bytes, copies, copied;	     /* copies: of kernel and proxy */
 	uint64_t unpacked, reduced;	     /* as in gantry_conn_state */
 	uint64_t by[GANTRY_PROTOS][GANTRY_MODES];
 	uint64_t waited_ns[GANTRY_COMM_WAITS];

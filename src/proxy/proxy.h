@@ -74,7 +74,7 @@ void gantry_proxy_leave(void *group);
 /* A connection as other threads may see it. Words are right each by itself; together they are a moment's blur. */
 struct gantry_proxy_conn_view {
 	uint64_t posted, moved, flushed, done, end;
-	uint64_t bytes, steps, ops;
+	uint64_t bytes, steps, ops, copies;
 	uint64_t wait_ticks[GANTRY_WAIT_CAUSES]; /* the wait that is going on included */
 	uint64_t progress_ns;			 /* when a step last moved, or the first operation came */
 	int busy;				 /* it has operations */

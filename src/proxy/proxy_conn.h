@@ -85,7 +85,7 @@ struct gantry_proxy_conn {
 	uint32_t id;				     /* for the trace */
 	uint64_t waits_since;			     /* ticks */
 	/* Counters: written by the progress thread, relaxed; read by anybody. */
-	uint64_t bytes, steps, ops;
+	uint64_t bytes, steps, ops, copies;
 	uint64_t wait_ticks[GANTRY_WAIT_CAUSES];
 	uint64_t progress_ns; /* when a step last moved (coarse clock) */
 	/* The engine's own. */

@@ -278,6 +278,7 @@ void gantry_proxy_conn_look(const struct gantry_proxy_conn *pc, struct gantry_pr
 	ret->bytes = GET(pc->bytes);
 	ret->steps = GET(pc->steps);
 	ret->ops = GET(pc->ops);
+	ret->copies = GET(pc->copies);
 	ret->progress_ns = GET(pc->progress_ns);
 	ret->waits = since != 0;
 	ret->waits_for = (enum gantry_wait_cause)GET(pc->waits_for);

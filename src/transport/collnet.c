@@ -179,7 +179,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 		return gantry_transport_unsupported_connector(c);
 	f = (void *)res->end.dev;
 	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
-	gantry_rings_fill(&c->conn, &res->end.rings, res->end.dev);
+	gantry_rings_fill(&c->conn, &res->end.rings, res->end.dev, 1);
 	c->conn.offers = f->offers;
 	c->conn.eventcount = c->proxy_eventcount;
 	c->max_step = 0;

@@ -235,7 +235,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
 	if (!gantry_ends_keep_lines(c))
 		nc->rings.at[GANTRY_PROTO_LL128] = 0;
-	gantry_rings_fill(conn, &nc->rings, nc->block_dev);
+	gantry_rings_fill(conn, &nc->rings, nc->block_dev, 0);
 	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)c->max_step;
 	conn->buffs[GANTRY_PROTO_SIMPLE] = nc->ring_dev;
 	if (!nc->ring_dev) {

@@ -19,6 +19,12 @@
  *
  * A connect is done when each has opened the other's block: an end that has nothing more to do may be freed, and its
  * process may end, before the other one begins.
+ *
+ * Copy mode (GANTRY_P2P_COPY, chosen by the sending end for itself): the proxy moves steps into the receiver's ring
+ * with the device's copy engine (copy_engine.c). Its CPU cannot store into another process's GPU memory, so the FIFO's
+ * words are in a segment of host memory then, which the sender makes and the receiver takes (device/share.h); the ring
+ * stays where it is. The connect infos tell the receiver. Without a socket between the two (other network namespaces)
+ * there is no copy mode.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stddef.h>
@@ -58,18 +64,24 @@ struct p2p_remote {
 
 struct p2p_info {
 	uint32_t magic;
-	uint32_t ll128; /* this end's device keeps the order of a line */
-	uint64_t step;	/* of the receiving end */
+	uint32_t copies; /* the sending end is proxied */
+	uint32_t ll128;	 /* this end's device keeps the order of a line */
+	uint32_t reserved;
+	uint64_t step; /* of the receiving end */
 	struct p2p_block_info block;
+	struct gantry_share_address words; /* of a sending end that is proxied */
 	struct gantry_eventcount_info eventcount;
 };
 _Static_assert(sizeof(struct p2p_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 
-/* One end. Owned by the thread that connects. */
+/* One end. */
 struct p2p_end {
-	struct gantry_remote_eventcount eventcount;
-	struct p2p_block *block;  /* counted */
-	struct p2p_remote remote; /* the peer's */
+	struct gantry_end base;	     /* first */
+	struct p2p_block *block;     /* counted; a proxied end has none, */
+	struct p2p_block *probe;     /* but a page for say_opened where that needs one; else NULL */
+	struct p2p_remote remote;    /* the peer's; of a proxied one there is none */
+	struct gantry_sharing words; /* copy mode */
+	void *words_dev;	     /* receiving end: as the device addresses them; NULL: not mapped */
 };
 
 /* ---- blocks ---- */
@@ -337,6 +349,14 @@ void gantry_p2p_probe_free(struct gantry_p2p_probe *p)
 
 /* ---- ends ---- */
 
+static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
+{
+	if (gantry_params()->p2p_copy == PARAM_P2P_COPY_OFF ||
+	    (!gantry_ends_same_process(me, peer) && me->net_ns != peer->net_ns))
+		return 0;
+	return GANTRY_TRANSPORT_PROXIED_SEND;
+}
+
 /* Each has looked when its communicator was made: one that sees the other's GPU and does not reach it is enough. */
 static int sees_apart(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
 {
@@ -381,6 +401,11 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	return GANTRY_OK;
 }
 
+static gantry_result proxy_setup(struct gantry_connector *c)
+{
+	return gantry_end_proxy_setup(c, sizeof(struct p2p_end));
+}
+
 static uint64_t own_step(const struct gantry_connector *c)
 {
 	uint64_t step = gantry_params()->p2p_step;
@@ -398,21 +423,26 @@ static void lay_out(const struct gantry_connector *c, uint64_t step, int ll128, 
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
-	struct p2p_info info = {.magic = P2P_MAGIC};
+	struct p2p_info info = {.magic = P2P_MAGIC, .copies = c->proxy != NULL};
 	struct gantry_rings rings = {.size = GANTRY_ENDS_PAGE};
-	struct p2p_end *end = calloc(1, sizeof(*end));
+	struct p2p_end *end = gantry_end_get(c, sizeof(*end));
 
 	if (!end)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
-	c->resources = end;
+		return GANTRY_ERR_NOMEM;
 	info.ll128 = c->device->ll128_local != 0;
 	gantry_eventcount_describe(c, &info.eventcount);
 	if (!c->send) {
 		info.step = own_step(c);
 		lay_out(c, info.step, (int)info.ll128, &rings);
 	}
-	TRY_NOW(block_create(c, rings.size, &end->block));
-	TRY_NOW(block_describe(c, end->block, &info.block));
+	if (c->proxy) {
+		TRY_NOW(gantry_sharing_make(&end->words, c, sizeof(struct gantry_end_words), &info.words));
+		if (!same_gpu(c))
+			TRY_NOW(block_create(c, GANTRY_ENDS_PAGE, &end->probe));
+	} else {
+		TRY_NOW(block_create(c, rings.size, &end->block));
+		TRY_NOW(block_describe(c, end->block, &info.block));
+	}
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
 	return GANTRY_OK;
@@ -432,28 +462,53 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 	return GANTRY_OK;
 }
 
+static gantry_result meet(struct gantry_connector *c, struct p2p_end *end, const struct p2p_info *info)
+{
+	int peer_has_block = c->send || !info->copies;
+
+	if (peer_has_block && !end->remote.base)
+		TRY_NOW(remote_open(c, end->block ? end->block : end->probe, &info->block, &end->remote));
+	if (end->base.engine || !peer_has_block)
+		TRY_NOW(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_end_words), &info->words));
+	if (end->block)
+		TRY_NOW(block_is_opened(c, end->block));
+	return GANTRY_OK;
+}
+
+static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, int copies,
+			const struct gantry_rings *rings)
+{
+	struct gantry_fifo *mine = (void *)end->block->base, *theirs = (void *)end->remote.base;
+
+	gantry_end_fill_words(c, copies ? end->words_dev : c->send ? theirs : mine, 0);
+	if (!copies)
+		c->conn.head = c->send ? &mine->head : &theirs->head; /* the sender waits for it */
+	gantry_end_fill(c, rings, c->send ? end->remote.base : end->block->base, copies);
+	c->sharing = copies					? GANTRY_SHARES_NOTHING
+		     : gantry_ends_same_process(c->me, c->peer) ? GANTRY_SHARES_ADDRESSES
+								: GANTRY_SHARES_EXPORTED;
+}
+
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
 	struct p2p_end *end = c->resources;
 	int ll128 = c->device->ll128_local != 0;
-	struct gantry_fifo *mine, *theirs;
 	struct gantry_rings rings;
 	struct p2p_info info;
 
 	TRY_NOW(check_info(c, peer, &info));
-	TRY_NOW(gantry_remote_eventcount_open(&end->eventcount, c, &info.eventcount));
-	if (!end->remote.base)
-		TRY_NOW(remote_open(c, end->block, &info.block, &end->remote));
-	TRY_NOW(block_is_opened(c, end->block));
+	TRY_NOW(gantry_end_open_eventcount(c, &info.eventcount, info.copies != 0));
+	TRY_NOW(meet(c, end, &info));
 	lay_out(c, info.step, c->send ? (int)info.ll128 : ll128, &rings);
 	if (!info.ll128 || !ll128)
 		rings.at[GANTRY_PROTO_LL128] = 0;
-	mine = (void *)end->block->base;
-	theirs = (void *)end->remote.base;
-	gantry_end_fill_words(c, c->send ? theirs : mine, 0);
-	c->conn.head = c->send ? &mine->head : &theirs->head; /* the sender waits for it */
-	gantry_end_fill(c, &rings, c->send ? end->remote.base : end->block->base, &end->eventcount);
-	c->sharing = gantry_ends_same_process(c->me, c->peer) ? GANTRY_SHARES_ADDRESSES : GANTRY_SHARES_EXPORTED;
+	if (!c->send && info.copies)
+		TRY_NOW(c->device->ops->map_host(c->device, end->words.words, sizeof(struct gantry_end_words),
+						 &end->words_dev));
+	if (end->base.engine)
+		return gantry_end_proxy_fill(c, info.step, &end->words.words->fifo,
+					     end->remote.base + rings.at[GANTRY_PROTO_SIMPLE], 0);
+	fill_direct(c, end, info.copies != 0, &rings);
 	return GANTRY_OK;
 }
 
@@ -463,14 +518,31 @@ static void free_end(struct gantry_connector *c)
 
 	if (!end)
 		return;
-	gantry_remote_eventcount_close(&end->eventcount);
+	gantry_end_close(c);
+	if (end->words_dev)
+		c->device->ops->unmap_host(c->device, end->words.words);
+	gantry_sharing_end(&end->words);
 	remote_close(c, &end->remote);
 	block_put(end->block);
+	block_put(end->probe);
 	free(end);
 	c->resources = NULL;
 }
 
-static const struct gantry_transport_side side = {
+static const struct gantry_transport_side send_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = free_end,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = gantry_end_proxy_connect,
+	.proxy_progress = gantry_end_proxy_progress,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = gantry_end_proxy_free,
+};
+
+static const struct gantry_transport_side recv_side = {
 	.struct_size = sizeof(struct gantry_transport_side),
 	.setup = setup,
 	.connect = connect_end,
@@ -486,8 +558,8 @@ static const struct gantry_transport_side side = {
 const struct gantry_transport gantry_transport_p2p = {
 	.struct_size = sizeof(struct gantry_transport),
 	.name = "p2p",
-	.proxied = gantry_ends_unproxied,
+	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = &side,
-	.recv = &side,
+	.send = &send_side,
+	.recv = &recv_side,
 };

@@ -9,6 +9,10 @@
  * One end makes it (GANTRY_SHM_LOCALITY) and with that chooses the size of its steps. A device that is not the host
  * maps it (map_host), so its kernels work on it by loads and stores over the bus.
  *
+ * Copy mode (GANTRY_SHM_COPY), chosen by each end for itself: its kernels stay in device memory, and the proxy moves
+ * steps between that and the segment with the device's copy engine (copy_engine.c). The peer notices nothing but that
+ * steps have a largest size and that there is Simple only; the connect infos say so to both.
+ *
  * States of an end's connect, each of which may say AGAIN:
  *   maker   segment made in setup -> eventcount opened -> somebody has the segment -> mapped, filled in
  *   taker   eventcount opened -> segment found or taken -> mapped, filled in
@@ -19,18 +23,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "device/share.h"
 #include "transport/ends.h"
 
 enum { SHM_MAGIC = 0x73686d31 }; /* "shm1" */
 
 struct shm_info {
 	uint32_t magic;
-	uint32_t maker; /* by this end's parameter */
-	uint32_t reserved;
+	uint32_t maker;			     /* by this end's parameter */
+	uint32_t proxied;		     /* this end is */
 	uint32_t ll128;			     /* this end's device keeps the order of a line */
 	uint64_t step;			     /* of the maker */
 	struct gantry_share_address segment; /* the same */
@@ -38,92 +40,25 @@ struct shm_info {
 };
 _Static_assert(sizeof(struct shm_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 
-/* The segment, which one end makes and the other one gets. Zeroed is none. */
-struct shm_sharing {
-	struct gantry_end_words *words; /* where it begins; counted */
-	int made;			/* by this end */
-	struct gantry_offer offer;	/* maker, to another process */
-	struct gantry_taker taker;
-};
-
-/* One end. Owned by the thread that connects. */
+/* One end. */
 struct shm_end {
-	struct gantry_remote_eventcount eventcount;
-	struct shm_sharing shared;
+	struct gantry_end base; /* first */
+	struct gantry_sharing shared;
 	void *dev; /* the segment as the device addresses it; NULL: not mapped */
 };
 
-/* For the maker's setup. */
-static gantry_result sharing_make(struct shm_sharing *s, const struct gantry_connector *c, size_t size,
-				  struct gantry_share_address *ret_address)
+static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
 {
-	void *memory = NULL;
+	static const int bits[] = {
+		[PARAM_SHM_COPY_OFF] = 0,
+		[PARAM_SHM_COPY_SEND] = GANTRY_TRANSPORT_PROXIED_SEND,
+		[PARAM_SHM_COPY_RECV] = GANTRY_TRANSPORT_PROXIED_RECV,
+		[PARAM_SHM_COPY_BOTH] = GANTRY_TRANSPORT_PROXIED_SEND | GANTRY_TRANSPORT_PROXIED_RECV,
+	};
 
-	TRY_NOW(gantry_share_create(size, &memory, ret_address));
-	s->words = memory;
-	s->made = 1;
-	if (gantry_ends_same_process(c->me, c->peer))
-		gantry_share_close_file(memory);
-	else
-		TRY_NOW(gantry_share_offer(&s->offer, memory, c->peer->user, ret_address));
-	return GANTRY_OK;
-}
-
-/* The maker may be freed before it is ready: so nobody holds what is not ready. */
-static gantry_result find_ready(const struct gantry_share_address *address, struct gantry_end_words **ret_words)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_end_words *words;
-	void *memory = NULL;
-
-	TRY(gantry_share_find(address->id, &memory));
-	words = memory;
-	if (load_acquire(&words->ready)) {
-		*ret_words = words;
-	} else {
-		gantry_share_put(memory, false);
-		r = GANTRY_AGAIN;
-	}
-out:
-	return r;
-}
-
-/* For connect. AGAIN until both ends have it: the maker knows that the other one has, too. */
-static gantry_result sharing_meet(struct shm_sharing *s, const struct gantry_connector *c, size_t size,
-				  const struct gantry_share_address *address)
-{
-	void *memory = NULL;
-
-	if (s->made) {
-		store_release(&s->words->ready, 1);
-		if (s->offer.memory)
-			gantry_share_serve(&s->offer);
-		if (!load_acquire(&s->words->opened))
-			return GANTRY_AGAIN;
-		if (s->offer.memory)
-			gantry_share_close_file(s->words);
-		gantry_share_withdraw(&s->offer);
-		return GANTRY_OK;
-	}
-	if (!s->words && gantry_ends_same_process(c->me, c->peer)) {
-		TRY_NOW(find_ready(address, &s->words));
-	} else if (!s->words) {
-		TRY_NOW(gantry_share_take(&s->taker, address, c->peer->user, size, &memory));
-		s->words = memory;
-	}
-	if (!load_acquire(&s->words->ready))
-		return GANTRY_AGAIN;
-	store_release(&s->words->opened, 1);
-	return GANTRY_OK;
-}
-
-static void sharing_end(struct shm_sharing *s)
-{
-	gantry_share_withdraw(&s->offer);
-	gantry_share_taker_close(&s->taker);
-	if (s->words)
-		gantry_share_put(s->words, s->made);
-	s->words = NULL;
+	(void)me;
+	(void)peer;
+	return bits[gantry_params()->shm_copy];
 }
 
 static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
@@ -145,6 +80,11 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	return GANTRY_OK;
 }
 
+static gantry_result proxy_setup(struct gantry_connector *c)
+{
+	return gantry_end_proxy_setup(c, sizeof(struct shm_end));
+}
+
 static int makes(const struct gantry_connector *c)
 {
 	return gantry_params()->shm_locality == (c->send ? PARAM_SHM_LOCALITY_SEND : PARAM_SHM_LOCALITY_RECV);
@@ -158,20 +98,19 @@ static int both_on_host(const struct gantry_connector *c)
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
-	struct shm_info info = {.magic = SHM_MAGIC};
+	struct shm_info info = {.magic = SHM_MAGIC, .proxied = c->proxy != NULL};
 	struct gantry_rings rings;
-	struct shm_end *end = calloc(1, sizeof(*end));
+	struct shm_end *end = gantry_end_get(c, sizeof(*end));
 
 	if (!end)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
-	c->resources = end;
+		return GANTRY_ERR_NOMEM;
 	info.maker = (uint32_t)gantry_params()->shm_locality;
 	info.ll128 = c->device->ll128_local != 0;
 	gantry_eventcount_describe(c, &info.eventcount);
 	if (makes(c)) {
 		info.step = gantry_rings_round_step(gantry_params()->shm_step);
 		gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
-		TRY_NOW(sharing_make(&end->shared, c, rings.size, &info.segment));
+		TRY_NOW(gantry_sharing_make(&end->shared, c, rings.size, &info.segment));
 	}
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
@@ -199,13 +138,15 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 	return GANTRY_OK;
 }
 
-static enum gantry_memory_sharing sharing_of(const struct gantry_connector *c)
+/* PTR from the sending end of a pair of kernels, or of a kernel and a copy engine. */
+static enum gantry_memory_sharing sharing_of(const struct gantry_connector *c, const struct shm_info *info)
 {
-	if (!both_on_host(c))
+	if (!both_on_host(c) || (info->proxied && !c->send))
 		return GANTRY_SHARES_NOTHING;
 	if (gantry_ends_same_process(c->me, c->peer))
 		return GANTRY_SHARES_ADDRESSES;
-	return gantry_ends_see_each_other(c->me, c->peer) ? GANTRY_SHARES_EXPORTED : GANTRY_SHARES_NOTHING;
+	return !info->proxied && gantry_ends_see_each_other(c->me, c->peer) ? GANTRY_SHARES_EXPORTED
+									    : GANTRY_SHARES_NOTHING;
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
@@ -216,14 +157,18 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 
 	TRY_NOW(check_info(c, peer, &info));
 	gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
-	TRY_NOW(gantry_remote_eventcount_open(&end->eventcount, c, &info.eventcount));
-	TRY_NOW(sharing_meet(&end->shared, c, rings.size, &info.segment));
+	TRY_NOW(gantry_end_open_eventcount(c, &info.eventcount, info.proxied != 0));
+	TRY_NOW(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
 	TRY_NOW(c->device->ops->map_host(c->device, end->shared.words, rings.size, &end->dev));
+	if (end->base.engine)
+		return gantry_end_proxy_fill(c, info.step, &end->shared.words->fifo,
+					     (char *)end->dev + rings.at[GANTRY_PROTO_SIMPLE],
+					     both_on_host(c) && gantry_ends_same_process(c->me, c->peer));
 	gantry_end_fill_words(c, end->dev, 0);
-	gantry_end_fill(c, &rings, end->dev, &end->eventcount);
-	c->sharing = sharing_of(c);
+	gantry_end_fill(c, &rings, end->dev, info.proxied != 0);
+	c->sharing = sharing_of(c, &info);
 	return GANTRY_OK;
 }
 
@@ -233,10 +178,10 @@ static void free_end(struct gantry_connector *c)
 
 	if (!end)
 		return;
-	gantry_remote_eventcount_close(&end->eventcount);
+	gantry_end_close(c);
 	if (end->dev)
 		c->device->ops->unmap_host(c->device, end->shared.words);
-	sharing_end(&end->shared);
+	gantry_sharing_end(&end->shared);
 	free(end);
 	c->resources = NULL;
 }
@@ -246,18 +191,18 @@ static const struct gantry_transport_side side = {
 	.setup = setup,
 	.connect = connect_end,
 	.free = free_end,
-	.proxy_setup = gantry_transport_unsupported_connector,
-	.proxy_connect = gantry_transport_unsupported_connector,
-	.proxy_progress = gantry_transport_unsupported_progress,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = gantry_end_proxy_connect,
+	.proxy_progress = gantry_end_proxy_progress,
 	.proxy_register = gantry_transport_unsupported_register,
 	.proxy_deregister = gantry_transport_unsupported_deregister,
-	.proxy_free = gantry_transport_unsupported_free,
+	.proxy_free = gantry_end_proxy_free,
 };
 
 const struct gantry_transport gantry_transport_shm = {
 	.struct_size = sizeof(struct gantry_transport),
 	.name = "shm",
-	.proxied = gantry_ends_unproxied,
+	.proxied = proxied,
 	.can_connect = can_connect,
 	.send = &side,
 	.recv = &side,

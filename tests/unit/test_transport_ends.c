@@ -69,7 +69,7 @@ static void transfer_all(struct side *tx, struct side *rx)
 }
 
 /* Connects, moves, frees, and looks for what was left behind. */
-static void check_pair(const struct gantry_transport *t, int proxied, int shares)
+static void check_pair(const struct gantry_transport *t, int tx_proxied, int rx_proxied, int shares)
 {
 	static struct side tx, rx;
 	int fds = held(HELD_FDS), maps = count_maps();
@@ -77,15 +77,17 @@ static void check_pair(const struct gantry_transport *t, int proxied, int shares
 
 	side_open(&tx, t, 1, a, b);
 	side_open(&rx, t, 0, b, a);
-	CHECK_EQ(tx.c.proxy != NULL, proxied);
-	CHECK_EQ(rx.c.proxy != NULL, proxied);
+	CHECK_EQ(tx.c.proxy != NULL, tx_proxied);
+	CHECK_EQ(rx.c.proxy != NULL, rx_proxied);
 	connect_both(&tx, &rx);
-	CHECK_EQ(tx.c.sharing, on_gpu() && t == &gantry_transport_shm ? 0 : shares);
+	CHECK_EQ(tx.c.sharing, on_gpu() && t == &gantry_transport_shm ? tx_proxied : shares);
 	CHECK_EQ(tx.c.peer_notifies, device->sleeps);
 	CHECK_EQ(rx.c.peer_notifies, device->sleeps);
-	CHECK_EQ(tx.c.max_step != 0, proxied);
-	CHECK_EQ(!!(tx.c.conn.flags & GANTRY_CONN_PROXIED), proxied);
+	CHECK_EQ(tx.c.max_step != 0, tx_proxied || rx_proxied);
+	CHECK_EQ(!!(tx.c.conn.flags & GANTRY_CONN_PROXIED), tx_proxied);
 	transfer_all(&tx, &rx);
+	if (tx_proxied)
+		CHECK(tx.c.proxy->copies > 0 || strcmp(t->name, "mailbox") == 0);
 	side_close(&tx);
 	if (on_gpu()) {
 		side_close(&rx);
@@ -103,10 +105,14 @@ static void check_pair(const struct gantry_transport *t, int proxied, int shares
 
 static void check_p2p(void)
 {
-	check_pair(&gantry_transport_p2p, 0, 1);
+	check_pair(&gantry_transport_p2p, 0, 0, 1);
 	set_params("GANTRY_P2P_STEP", "5000"); /* rounded up to 8192 */
-	check_pair(&gantry_transport_p2p, 0, 1);
+	check_pair(&gantry_transport_p2p, 0, 0, 1);
+	set_params("GANTRY_P2P_COPY", "on");
+	check_pair(&gantry_transport_p2p, 1, 0, 1);
 	set_params("GANTRY_P2P_STEP", "0");
+	check_pair(&gantry_transport_p2p, 1, 0, 1);
+	set_params("GANTRY_P2P_COPY", "off");
 }
 
 /* Two GPUs, which the host device plays: copies between them arrive, or are dropped. Larger ones are the test's. No memory is
@@ -128,7 +134,7 @@ static gantry_result copy_between(struct gantry_device *d, void *to, const void 
 	return real_ops->copy(d, to, drops && ngpu_copies % 4 == 2 ? (const void *)&zero : from, size);
 }
 
-static void check_two_gpus(void)
+static void check_two_gpus(const char *copies)
 {
 	static struct side tx, rx;
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
@@ -139,6 +145,7 @@ static void check_two_gpus(void)
 	real_ops = device->ops;
 	ops.copy = copy_between;
 	ops.free = count_free;
+	set_params("GANTRY_P2P_COPY", copies);
 	frees = 0;
 	for (drops = 0; drops < 2; drops++) {
 		ngpu_copies = 0;
@@ -161,14 +168,21 @@ static void check_two_gpus(void)
 		side_close(&tx);
 		side_close(&rx);
 	}
+	set_params("GANTRY_P2P_COPY", "off");
 }
 
 static void check_shm(void)
 {
+	static const char *const copies[] = {"off", "send", "recv", "both"};
+
 	for (int makes = 0; makes < 2; makes++) {
-		set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send", "GANTRY_SHM_STEP", makes ? "128k" : "12k");
-		check_pair(&gantry_transport_shm, 0, 1);
+		set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
+		for (int i = 0; i < 4; i++) {
+			set_params("GANTRY_SHM_STEP", makes ? "128k" : "12k", "GANTRY_SHM_COPY", copies[i]);
+			check_pair(&gantry_transport_shm, i & 1, i >> 1, 1);
+		}
 	}
+	set_params("GANTRY_SHM_STEP", "128k", "GANTRY_SHM_COPY", "off");
 }
 
 /* Memory of a connection comes with its use: a rank that talks to hundreds has hundreds of rings of a megabyte. */
@@ -195,17 +209,20 @@ static void check_sparse(void)
 	CHECK_EQ(segment_bytes(), 0);
 }
 
-/* Settings are each rank's own: the step is that of the end that makes the segment; both must agree on which it is. */
+/* Settings are each rank's own: the modes of the two ends need not be the same. */
 static void check_mixed(void)
 {
 	static struct side tx, rx;
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
 
+	set_params("GANTRY_SHM_COPY", "send");
 	side_open(&tx, &gantry_transport_shm, 1, a, b);
+	set_params("GANTRY_SHM_COPY", "off");
 	set_params("GANTRY_SHM_STEP", "8k"); /* the receiver makes it, so this counts */
 	side_open(&rx, &gantry_transport_shm, 0, b, a);
 	connect_both(&tx, &rx);
-	CHECK_EQ(tx.c.conn.step_bytes[GANTRY_PROTO_SIMPLE], 8192);
+	CHECK_EQ(tx.c.max_step, 8192);
+	CHECK_EQ(side_has(&rx, GANTRY_PROTO_LL), 0);
 	transfer_all(&tx, &rx);
 	side_close(&rx);
 	side_close(&tx);
@@ -270,6 +287,82 @@ static void check_hasty(const struct gantry_transport *t)
 	UNTIL(count_maps() <= maps);
 }
 
+/* Slices of two steps and chunks of four, with gaps between operations: by hand, as there is no such kernel here. */
+static void check_slices(void)
+{
+	static struct side tx, rx;
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
+	struct gantry_proxy_op *op;
+	uint64_t base = 0, step;
+
+	set_params("GANTRY_SHM_COPY", "both", "GANTRY_SHM_STEP", "8k");
+	side_open(&tx, &gantry_transport_shm, 1, a, b);
+	side_open(&rx, &gantry_transport_shm, 0, b, a);
+	connect_both(&tx, &rx);
+	for (int n = 0; n < 3; n++) {
+		struct side *sides[2] = {&tx, &rx};
+
+		for (int i = 0; i < 2; i++) {
+			CHECK_OK(gantry_proxy_ops_get(sides[i]->proxy, 1, &op));
+			op->conn = sides[i]->c.proxy;
+			op->nsteps = 6; /* 0..5, 8..13, 16..21 */
+			op->step_bytes = 8192;
+			op->slice_steps = 2;
+			op->chunk_steps = 4;
+			gantry_proxy_append(sides[i]->proxy, op, op);
+		}
+		for (step = base; step < base + 6; step += 2) {
+			struct gantry_fifo *from = tx.c.proxy->fifo, *to = rx.c.proxy->fifo;
+			uint64_t slot = step % GANTRY_STEPS, meta;
+
+			WAIT_WHILE (__atomic_load_n(&from->head, __ATOMIC_SEQ_CST) + GANTRY_STEPS < step + 2)
+				;
+			pattern_fill(tx.c.conn.buffs[0] + slot * 8192, 16000, step);
+			__atomic_store_n(&from->slots[slot].meta, gantry_slot_meta(step, GANTRY_MODE_NORMAL, 16000),
+					 __ATOMIC_SEQ_CST);
+			WAIT_WHILE (
+				!gantry_slot_is(meta = __atomic_load_n(&to->slots[slot].meta, __ATOMIC_SEQ_CST), step))
+				;
+			CHECK_EQ(gantry_slot_size(meta), 16000);
+			CHECK_PATTERN(rx.c.conn.buffs[0] + slot * 8192, 16000, step);
+			__atomic_store_n(&to->head, step + 2, __ATOMIC_SEQ_CST);
+		}
+		base += 8;
+	}
+	while (gantry_proxy_group_pending(tx.group) || gantry_proxy_group_pending(rx.group))
+		usleep(100);
+	CHECK_OK(gantry_proxy_group_error(rx.group));
+	side_close(&tx);
+	side_close(&rx);
+	set_params("GANTRY_SHM_COPY", "off", "GANTRY_SHM_STEP", "128k");
+}
+
+/* Freed while steps are stuck half-way: it ends, and nothing is left. */
+static void check_early_end(void)
+{
+	static struct side tx, rx;
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
+	int fds = held(HELD_FDS), maps = count_maps();
+
+	set_params("GANTRY_SHM_COPY", "both");
+	side_open(&tx, &gantry_transport_shm, 1, a, b);
+	side_open(&rx, &gantry_transport_shm, 0, b, a);
+	connect_both(&tx, &rx);
+	side_append(&rx, MAX_BYTES, rx.c.max_step, GANTRY_PROTO_SIMPLE, 0);
+	side_append(&tx, MAX_BYTES, tx.c.max_step, GANTRY_PROTO_SIMPLE, 1);
+	for (uint64_t s = 0; s < GANTRY_STEPS; s++) {
+		struct gantry_slot *slot = &tx.c.proxy->fifo->slots[s];
+
+		__atomic_store_n(&slot->where, gantry_slot_where(s, (uint64_t)(uintptr_t)source), __ATOMIC_SEQ_CST);
+		__atomic_store_n(&slot->meta, gantry_slot_meta(s, GANTRY_MODE_PTR, tx.c.max_step), __ATOMIC_SEQ_CST);
+	}
+	side_close(&tx);
+	side_close(&rx);
+	CHECK(held_at_most(HELD_FDS, fds));
+	UNTIL(count_maps() <= maps);
+	set_params("GANTRY_SHM_COPY", "off");
+}
+
 static void check_library(void)
 {
 	const struct gantry_peer_info me = {.rank = 0}, peer = {.rank = 1}; /* both on one host device */
@@ -285,7 +378,7 @@ static void check_library(void)
 	set_params("GANTRY_TRANSPORT_LIBS", path);
 	CHECK_OK(gantry_transport_load_libs());
 	CHECK_OK(gantry_transport_choose(&me, &peer, "mailbox", &mailbox));
-	check_pair(mailbox, 1, 0);
+	check_pair(mailbox, 1, 1, 0);
 }
 
 int main(void)
@@ -300,16 +393,25 @@ int main(void)
 	target = q;
 	RUN(check_p2p());
 	if (!on_gpu()) {
-		RUN(check_two_gpus());
+		RUN(check_two_gpus("off"));
+		RUN(check_two_gpus("on"));
 	}
 	RUN(check_shm());
 	RUN(check_sparse());
 	RUN(check_mixed());
 	if (!on_gpu()) { /* these look at things with the CPU */
 		RUN(check_gone(&gantry_transport_p2p));
+		set_params("GANTRY_P2P_COPY", "on");
+		RUN(check_gone(&gantry_transport_p2p));
+		set_params("GANTRY_P2P_COPY", "off");
 		RUN(check_gone(&gantry_transport_shm));
 		RUN(check_hasty(&gantry_transport_p2p));
 		RUN(check_hasty(&gantry_transport_shm));
+		set_params("GANTRY_P2P_COPY", "on");
+		RUN(check_hasty(&gantry_transport_p2p));
+		set_params("GANTRY_P2P_COPY", "off");
+		RUN(check_slices());
+		RUN(check_early_end());
 		RUN(check_library());
 	}
 	CHECK_OK(device->ops->free(device, source));

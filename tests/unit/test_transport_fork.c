@@ -153,10 +153,20 @@ static void check_hasty(const struct gantry_transport *t, int round)
 static void check_data(void)
 {
 	check_two(&gantry_transport_p2p, 2);
+	set_params("GANTRY_P2P_COPY", "on");
+	check_two(&gantry_transport_p2p, 0);
+	set_params("GANTRY_P2P_COPY", "off");
 	for (int makes = 0; makes < 2; makes++) {
-		set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
+		set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send", "GANTRY_SHM_COPY", "off");
 		check_two(&gantry_transport_shm, 2);
+		set_params("GANTRY_SHM_COPY", "send");
+		check_two(&gantry_transport_shm, 0);
+		set_params("GANTRY_SHM_COPY", "recv");
+		check_two(&gantry_transport_shm, 0);
+		set_params("GANTRY_SHM_COPY", "both");
+		check_two(&gantry_transport_shm, 0);
 	}
+	set_params("GANTRY_SHM_COPY", "off");
 }
 
 static int knock(uint64_t name)

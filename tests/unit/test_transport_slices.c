@@ -367,28 +367,28 @@ static void add(uint64_t count, uint32_t slice, uint32_t chunk, uint32_t proto)
 }
 
 /* Steps of 4 KiB: 1024 elements. Chunks are at most half a ring, because all ranks send before they receive. */
-static void plan(void)
+static void plan(int lines)
 {
 	nops = 0;
 	add(5000, 2, 4, GANTRY_PROTO_SIMPLE);
 	add(1, 1, 1, GANTRY_PROTO_SIMPLE);
 	add(20000, 4, 4, GANTRY_PROTO_SIMPLE); /* begins behind a gap of three */
-	add(3, 1, 4, GANTRY_PROTO_LL);
+	add(3, 1, 4, lines ? GANTRY_PROTO_LL : GANTRY_PROTO_SIMPLE);
 	add(12288, 2, 2, GANTRY_PROTO_SIMPLE);
 	add(7001, 1, 4, GANTRY_PROTO_SIMPLE);
-	add(2100, 2, 4, GANTRY_PROTO_LL128); /* a slice is a step, whatever is said */
+	add(2100, 2, 4, lines ? GANTRY_PROTO_LL128 : GANTRY_PROTO_SIMPLE); /* a slice is a step, whatever is said */
 	add(9000, 2, 4, GANTRY_PROTO_SIMPLE);
-	add(513, 1, 1, GANTRY_PROTO_LL);
+	add(513, 1, 1, lines ? GANTRY_PROTO_LL : GANTRY_PROTO_SIMPLE);
 	add(1024, 4, 4, GANTRY_PROTO_SIMPLE);
 	/* More than the network sends before receives are posted. */
-	add(150000, 1, 1, GANTRY_PROTO_LL);
+	add(150000, 1, 1, lines ? GANTRY_PROTO_LL : GANTRY_PROTO_SIMPLE);
 	add(150001, 2, 4, GANTRY_PROTO_SIMPLE);
 }
 
-static void run_world(const struct gantry_transport *t, int channels)
+static void run_world(const struct gantry_transport *t, int channels, int lines)
 {
 	CASE("%s, channels: %d", t->name, channels);
-	plan();
+	plan(lines);
 	world_open(t, channels);
 	for (int i = 0; i < (SANITIZED ? 2 : 4); i++)
 		run_ops(i % 2);
@@ -411,7 +411,7 @@ TEST(net_ring)
 {
 	set_params("GANTRY_NET_BUFFERS", "ring");
 	for (int ch = 1; ch <= CHANNELS_MOST; ch++) {
-		run_world(&gantry_transport_net, ch);
+		run_world(&gantry_transport_net, ch, 1);
 		CHECK(count_steps(GANTRY_MODE_NORMAL) > 0);
 		CHECK_EQ(count_steps(GANTRY_MODE_OFFSET), 0);
 	}
@@ -424,7 +424,7 @@ TEST(net_pool)
 	set_params("GANTRY_NET_BUFFERS", "pool");
 	for (int ch = 1; ch <= CHANNELS_MOST; ch++) {
 		gantry_transport_net_counts(&before);
-		run_world(&gantry_transport_net, ch);
+		run_world(&gantry_transport_net, ch, 1);
 		gantry_transport_net_counts(&after);
 		CHECK(count_steps(GANTRY_MODE_OFFSET) > 0);
 		CHECK_EQ(count_steps(GANTRY_MODE_NORMAL), 0);
@@ -451,12 +451,19 @@ TEST(net_traffic_class)
 	traffic_class = 0;
 }
 
+TEST(shm_copied)
+{
+	set_params("GANTRY_SHM_COPY", "both");
+	for (int ch = 1; ch <= 2; ch++)
+		run_world(&gantry_transport_shm, ch, 0);
+}
+
 void tests_begin(void)
 {
 	void *p = NULL;
 
 	CHECK_OK(gantry_params_load(0));
-	set_params("GANTRY_NET_STEP", "4k");
+	set_params("GANTRY_NET_STEP", "4k", "GANTRY_SHM_STEP", "4k");
 	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &device));
 	CHECK_OK(gantry_proxy_get(device, &proxy));
 	CHECK_OK(device->ops->alloc(device, 4096, &p));

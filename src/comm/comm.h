@@ -7,8 +7,10 @@
  *   probe.c         whether GPUs reach each other's memory, tried when it is made
  *   peer.c          connections: made lazily, all channels of a peer at once
  *   enqueue.c       gantry_send, gantry_recv; argument memory of launches, launching
- *   group.c         groups of calls
+ *   group.c         groups of calls, later.c those that would wait
+ *   graph.c         launches on streams that are captured
  *   coll.c          collectives: calls, the plans that they follow, operations for the proxy
+ *   coll_model.c    what ranks agree on for them when the communicator is made
  *   comm_collnet.c  reducers: which ranks send to them, and whether all can
  *   small.c         small collectives, done by the thread that runs the stream
  *   note.c          what collectives are, for reports
@@ -527,7 +529,11 @@ gantry_result comm_graph_launch(struct gantry_comm *comm, struct comm_work *w, c
 				struct gantry_proxy_op *ops);
 /* While captured calls live, a plain launch waits for graphs before, has its operations appended by the stream, and graphs wait for
  * it after. */
-bool comm_graphs_live(const struct gantry_comm *comm);
+bool comm_graphs_any_live(const struct comm_graphs *graphs);
+static inline bool comm_graphs_live(const struct gantry_comm *comm)
+{
+	return comm->graphs && comm_graphs_any_live(comm->graphs);
+}
 gantry_result comm_graph_plain_wait(struct gantry_comm *comm, struct gantry_stream *stream);
 gantry_result comm_graph_plain_append(struct gantry_comm *comm, struct gantry_stream *stream,
 				      struct gantry_proxy_op *first, struct gantry_proxy_op *last);

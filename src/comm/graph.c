@@ -188,9 +188,9 @@ int comm_graphs_busy(const struct gantry_comm *comm)
 	return g && load_acquire(&g->counts_host[0]) != ended;
 }
 
-bool comm_graphs_live(const struct gantry_comm *comm)
+bool comm_graphs_any_live(const struct comm_graphs *graphs)
 {
-	return comm->graphs && load_acquire(&comm->graphs->live);
+	return load_acquire(&graphs->live) != 0;
 }
 
 /* ---- memory of launches ---- */

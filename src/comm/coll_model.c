@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all ranks have agreed on for collectives when the communicator is made: the order of ranks, and the cost model, which
+ * says how each call goes; and that as text.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/eventcount.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "transport/ends.h"
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return b && b < a ? b : a;
+}
+
+void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info)
+{
+	const struct gantry_params *p = gantry_params();
+	uint64_t step = p->coll_step;
+
+	if (strcmp(comm->transport, "net") != 0)
+		step = least(least(step, p->shm_step), p->p2p_step);
+	step = least(step, p->net_step / 2); /* a slice of two steps is one message */
+	info->coll_step = (uint32_t)step;
+	info->cpus = (uint32_t)gantry_wait_limits()->cpus;
+	info->coll_protos = 1u << GANTRY_PROTO_SIMPLE;
+	/* Copy engines have no lines, and of transports from elsewhere nothing is known. */
+	if (p->p2p_copy == PARAM_P2P_COPY_OFF && p->shm_copy == PARAM_SHM_COPY_OFF && !*p->transport_libs)
+		info->coll_protos |= 1u << GANTRY_PROTO_LL | 1u << GANTRY_PROTO_LL128;
+}
+
+/* Hosts are counted in the order of their first ranks, then all ranks are put in order. */
+static gantry_result make_topo(struct gantry_comm *comm)
+{
+	gantry_result r = GANTRY_OK;
+	struct coll_topo *t = &comm->coll.topo;
+	size_t n = (size_t)comm->nranks;
+	struct coll_where *where = calloc(n, sizeof(*where));
+	int *host = calloc(n, sizeof(*host));
+
+	comm->coll.order = calloc(n, sizeof(*comm->coll.order));
+	t->host = host;
+	if (!where || !host || !comm->coll.order)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the topology of %d ranks", comm->nranks);
+	for (int i = 0; i < comm->nranks; i++) {
+		const struct gantry_peer_info *info = &comm->infos[i];
+		int k;
+
+		for (k = 0; k < i && comm->infos[k].host != info->host; k++)
+			;
+		where[i] = (struct coll_where){.rank = i,
+					       .host = k < i ? where[k].host : t->nhosts++,
+					       .numa = info->numa,
+					       .device = info->bus_id};
+	}
+	coll_order(where, comm->nranks);
+	t->nranks = comm->nranks;
+	for (int i = 0; i < comm->nranks; i++) {
+		comm->coll.order[i] = where[i].rank;
+		host[i] = where[i].host;
+		if (where[i].rank == comm->rank)
+			t->rank = i;
+	}
+out:
+	free(where);
+	return r;
+}
+
+/* What connects ranks of a host, as all ranks see it. */
+static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
+{
+	const char *wanted = comm->transport;
+	int gpu = 0, same = !comm->probe.failed,
+	    shared = strstr(wanted, "auto") || strstr(wanted, "shm") || strstr(wanted, "p2p");
+
+	for (int i = 0; i < comm->nranks; i++) {
+		gpu |= comm->infos[i].device_kind != GANTRY_DEVICE_HOST;
+		same &= strcmp(comm->infos[i].bus_id, comm->infos[0].bus_id) == 0;
+	}
+	l->remote = gpu ? COLL_LINK_GPU_NET : COLL_LINK_CPU_NET;
+	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : same ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
+}
+
+/* Ranks per core of the fullest host. */
+static uint32_t find_crowd(const struct gantry_comm *comm)
+{
+	const struct coll_topo *t = &comm->coll.topo;
+	uint32_t crowd = COLL_CROWD;
+
+	for (int h = 0; h < t->nhosts; h++) {
+		uint32_t ranks = 0, cpus = UINT32_MAX;
+
+		for (int i = 0; i < comm->nranks; i++)
+			if (t->host[i] == h) {
+				ranks++;
+				cpus = (uint32_t)least(cpus, comm->infos[comm->coll.order[i]].cpus);
+			}
+		if (ranks * COLL_CROWD / cpus > crowd)
+			crowd = ranks * COLL_CROWD / cpus;
+	}
+	return crowd;
+}
+
+gantry_result comm_coll_init(struct gantry_comm *comm)
+{
+	struct coll_limits limits = {0}, *l = &limits;
+	uint32_t step = UINT32_MAX, protos = UINT32_MAX;
+	int whole_lines = 1;
+
+	TRY_NOW(make_topo(comm));
+	for (int i = 0; i < comm->nranks; i++) {
+		const struct gantry_peer_info *info = &comm->infos[i];
+
+		step = info->coll_step < step ? info->coll_step : step;
+		protos &= info->coll_protos;
+		whole_lines &= info->device_kind == GANTRY_DEVICE_HOST;
+	}
+	/* Lines of LL128 arrive whole between CPUs, and within a GPU. */
+	whole_lines |= comm_shares_gpu(comm);
+	l->channels = (uint32_t)comm->nchannels;
+	l->step_bytes[GANTRY_PROTO_SIMPLE] = step;
+	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? GANTRY_ENDS_LL_STEP : 0;
+	l->step_bytes[GANTRY_PROTO_LL128] =
+		whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? GANTRY_ENDS_LL128_STEP : 0;
+	find_links(comm, l);
+	l->crowd = find_crowd(comm);
+	l->network = comm->coll.collnet;
+	l->reducers = *gantry_params()->reducers != 0;
+	TRY_NOW(comm_collnet_init(comm));
+	comm->help.crowded = l->crowd > COLL_CROWD;
+	coll_model_init(&comm->coll.topo, l, &comm->coll.model);
+	comm->coll.model.no_network = *comm->coll.no_network ? comm->coll.no_network : NULL;
+	return GANTRY_OK;
+}
+
+/* ---- as text ---- */
+
+/* "ranks by place: host a: 0 2 | 1 3; host b: 4 5", with a bar between NUMA nodes or GPUs; of many ranks the first. */
+enum { ORDER_SHOWN = 64 };
+static void explain_order(const struct gantry_comm *comm, FILE *f)
+{
+	const struct gantry_peer_info *last = NULL;
+
+	fprintf(f, "ranks by place:");
+	for (int i = 0; i < comm->nranks && i < ORDER_SHOWN; i++) {
+		int rank = comm->coll.order[i];
+		const struct gantry_peer_info *info = &comm->infos[rank];
+
+		if (!last || comm->coll.topo.host[i] != comm->coll.topo.host[i - 1])
+			fprintf(f, "%s %.*s:", last ? ";" : "", (int)sizeof(info->host_name), info->host_name);
+		else if (info->numa != last->numa || strcmp(info->bus_id, last->bus_id) != 0)
+			fprintf(f, " |");
+		fprintf(f, " %d", rank);
+		last = info;
+	}
+	fprintf(f, "%s\n", comm->nranks > ORDER_SHOWN ? " ..." : "");
+}
+
+static void explain_memory(const struct gantry_comm *comm, FILE *f)
+{
+	struct gantry_net_memory m;
+
+	gantry_transport_net_memory(comm->device, comm->nranks, comm->infos[comm->rank].coll_step, &m);
+	fprintf(f, "pinned memory of the network: %s now; %s per peer and channel in each direction, %s shared\n",
+		SIZE_TEXT(gantry_transport_net_pinned(comm->id, comm->device)), SIZE_TEXT(m.conn), SIZE_TEXT(m.shared));
+}
+
+gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type,
+				  FILE *f)
+{
+	static const char *const groups[] = {"all_to_all", "gather", "scatter"};
+	struct coll_ask ask = {.bytes = count * (uint64_t)coll_type_bytes((unsigned)type)};
+
+	if (!comm || !what || !f || !coll_type_bytes((unsigned)type))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: no communicator, name, type or file");
+	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
+	ask.refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM);
+	explain_order(comm, f);
+	explain_memory(comm, f);
+	for (int kind = 0; kind < COLL_KINDS; kind++) {
+		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
+			continue;
+		ask.kind = (enum coll_kind)kind;
+		if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
+			ask.bytes *= (uint64_t)comm->nranks;
+		return coll_explain(&comm->coll.model, &ask, f);
+	}
+	if (strcmp(what, "barrier") == 0) {
+		ask.bytes = 1;
+		return coll_explain(&comm->coll.model, &ask, f);
+	}
+	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
+		if (strcmp(what, groups[i]) == 0) {
+			fprintf(f, "%s: a group of sends and receives of %s each\n", what, SIZE_TEXT(ask.bytes));
+			return GANTRY_OK;
+		}
+	FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: there is no collective %s", what);
+}

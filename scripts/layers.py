@@ -6,10 +6,11 @@ A layer stands on the first one of its list, and includes that one and what it i
 Without an option the tree is printed. --write puts it into the pages that show it, between the two lines that mark its
 place; --check fails if a page shows another one.
 """
-import argparse
 import os
 import re
 import sys
+
+import made
 
 PAGES = ("README.md", "docs/architecture.md")
 BEGIN, END = "<!-- layers: scripts/layers.py --write -->\n```\n", "```\n<!-- end of layers -->\n"
@@ -43,31 +44,10 @@ def draw(below, texts):
     return "\n".join(lines) + "\n"
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--write", action="store_true")
-    p.add_argument("--check", action="store_true")
-    p.add_argument("root", nargs="?", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-    args = p.parse_args()
-    tree = draw(*read_table(args.root))
-    if not args.write and not args.check:
-        print(tree, end="")
-        return 0
-    for page in PAGES:
-        path = os.path.join(args.root, page)
-        with open(path, encoding="utf-8") as f:
-            text = f.read()
-        begin, end = text.find(BEGIN), text.find(END)
-        if begin < 0 or end < begin:
-            sys.exit(f"{page} has no place for the tree of layers")
-        new = text[: begin + len(BEGIN)] + tree + text[end:]
-        if args.check and new != text:
-            sys.exit(f"{page} shows another tree than the table in tests/system/layers.sh: scripts/layers.py --write")
-        if args.write and new != text:
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(new)
-    return 0
+def parts(root):
+    tree = draw(*read_table(root))
+    return [("the tree of layers", page, BEGIN, END, tree) for page in PAGES]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(made.run(__doc__, parts, "shows another tree than the table in tests/system/layers.sh"))

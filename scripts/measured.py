@@ -5,11 +5,12 @@
 A table stands between two lines that name it; its function below reads the file. Without an option the tables are printed.
 --check fails if the page has other ones.
 """
-import argparse
 import json
 import os
 import re
 import sys
+
+import made
 
 PAGE = "docs/measured.md"
 
@@ -71,30 +72,10 @@ def collectives(root):
 TABLES = {"net": net, "stock": stock, "collectives": collectives}
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--write", action="store_true")
-    p.add_argument("--check", action="store_true")
-    p.add_argument("root", nargs="?", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-    args = p.parse_args()
-    path = os.path.join(args.root, PAGE)
-    with open(path, encoding="utf-8") as f:
-        old = new = f.read()
-    for name, make in TABLES.items():
-        made = make(args.root)
-        if not args.write and not args.check:
-            print(f"{name}:\n{made}")
-        begin, end = f"<!-- {name}: scripts/measured.py --write -->\n", f"<!-- end of {name} -->\n"
-        if begin not in new or end not in new:
-            sys.exit(f"{PAGE} has no place for the table {name}")
-        new = new[: new.index(begin) + len(begin)] + made + new[new.index(end):]
-    if args.check and new != old:
-        sys.exit(f"{PAGE} has other figures than bench/results: scripts/measured.py --write")
-    if args.write and new != old:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(new)
-    return 0
+def parts(root):
+    return [(f"the table {name}", PAGE, f"<!-- {name}: scripts/measured.py --write -->\n", f"<!-- end of {name} -->\n", make(root))
+            for name, make in TABLES.items()]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(made.run(__doc__, parts, "has other figures than bench/results"))

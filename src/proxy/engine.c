@@ -12,7 +12,9 @@
  * the sleep, because sockets and GPUs do not notify.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PROXY
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,9 +23,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "device/device.h"
 #include "proxy/engine.h"
+#include "proxy/topology.h"
 
 enum {
 	NAP_MIN_NS = 50000,
@@ -88,12 +92,46 @@ static int is_driven(const struct gantry_proxy *p)
 	return until && (int64_t)(until - gantry_ticks()) > 0 && !load_relaxed(&p->nown);
 }
 
+/*
+ * Pins the calling thread to CPUs near a device; does nothing but log where it cannot. What the user or a batch system
+ * has allowed to the process is kept: only less of it is used.
+ */
+static void pin_thread(int numa_node)
+{
+	cpu_set_t near, mine, both;
+	int rc;
+
+	if (numa_node < 0)
+		return;
+	/* The process's, not the calling thread's: that one may be bound to a CPU which it wants for itself. */
+	if (sched_getaffinity(getpid(), sizeof(mine), &mine)) {
+		LOG_INFO(PROXY, "progress thread not pinned: sched_getaffinity: %s", strerror(errno));
+		return;
+	}
+	if (!gantry_topology_cpus(numa_node, &near)) {
+		LOG_INFO(PROXY, "progress thread not pinned: the CPUs of NUMA node %d are not known%s", numa_node,
+			 GANTRY_HAVE_HWLOC ? "" : " without hwloc");
+		return;
+	}
+	CPU_AND(&both, &near, &mine);
+	if (CPU_COUNT(&both) == 0) {
+		LOG_INFO(PROXY, "progress thread not pinned: this process may use no CPU of NUMA node %d", numa_node);
+		return;
+	}
+	rc = pthread_setaffinity_np(pthread_self(), sizeof(both), &both);
+	if (rc)
+		LOG_WARN(PROXY, "progress thread not pinned: %s", strerror(rc));
+	else
+		LOG_INFO(PROXY, "progress thread pinned to %s of NUMA node %d", COUNT_TEXT(CPU_COUNT(&both), "CPU"),
+			 numa_node);
+}
+
 static void *progress(void *arg)
 {
 	struct gantry_proxy *p = arg;
 
 	if (p->numa_node >= 0)
-		gantry_proxy_pin(p->numa_node);
+		pin_thread(p->numa_node);
 	gantry_waiter_init(&p->waiter, &p->eventcount);
 	while (!load_seq(&p->stop)) {
 		int driven = is_driven(p);

@@ -91,7 +91,7 @@ struct gantry_proxy_stats {
 };
 void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret);
 
-/* ---- between proxy.c, engine.c, steps.c and pin.c ---- */
+/* ---- between proxy.c, engine.c and steps.c ---- */
 
 enum { CACHE_LINE = 64 };
 
@@ -108,7 +108,5 @@ void gantry_proxy_step_event(struct gantry_proxy_conn *pc, int kind, uint64_t st
 			     uint32_t mode, uint64_t bytes);
 /* The wait that gantry_proxy_waits began is over. */
 void gantry_proxy_waits_end(struct gantry_proxy_conn *pc);
-/* The calling thread; does nothing but log where it cannot. */
-void gantry_proxy_pin(int numa_node);
 
 #endif

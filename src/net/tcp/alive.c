@@ -141,12 +141,9 @@ static void add_wait(const struct tcp_link *l, int send, const struct look *k, u
 	memcpy(stall.waits[stall.n++].peer, l->session.peer, sizeof(l->session.peer));
 }
 
-/* 1: it has become a stall. */
-static int look_at(struct tcp_link *l, int send, uint64_t now, int asked)
+static struct look look_locked(struct tcp_link *l, int send)
 {
-	struct tcp_stall *s = &l->stall[send];
 	struct look k = {0};
-	int fresh = 0;
 
 	link_mu_lock(&l->mu);
 	if (send)
@@ -154,6 +151,16 @@ static int look_at(struct tcp_link *l, int send, uint64_t now, int asked)
 	else
 		look_rx(l, &k);
 	link_mu_unlock(&l->mu);
+	return k;
+}
+
+/* 1: it has become a stall. */
+static int look_at(struct tcp_link *l, int send, uint64_t now, int asked)
+{
+	struct tcp_stall *s = &l->stall[send];
+	struct look k = look_locked(l, send);
+	int fresh = 0;
+
 	if (!k.requests || k.sum != s->sum || !s->since) {
 		*s = (struct tcp_stall){.sum = k.sum, .since = now};
 		if (!asked || !k.requests)
@@ -167,14 +174,8 @@ static int look_at(struct tcp_link *l, int send, uint64_t now, int asked)
 
 void tcp_stall_look(struct tcp_link *l, int send, struct gantry_stall_wait *ret)
 {
-	struct look k = {0};
+	struct look k = look_locked(l, send);
 
-	link_mu_lock(&l->mu);
-	if (send)
-		look_tx(l, &k);
-	else
-		look_rx(l, &k);
-	link_mu_unlock(&l->mu);
 	*ret = (struct gantry_stall_wait){
 		.waits_for = k.waits_for, .send = send, .requests = k.requests, .tag = k.tag, .bytes = k.bytes};
 }

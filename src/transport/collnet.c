@@ -62,13 +62,6 @@ struct collnet_resources {
 	struct collnet *net; /* counted; NULL before it listens */
 };
 
-static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
-{
-	(void)me;
-	(void)peer;
-	return GANTRY_TRANSPORT_PROXIED_SEND | GANTRY_TRANSPORT_PROXIED_RECV;
-}
-
 static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
 				 char *why, size_t len)
 {
@@ -172,18 +165,13 @@ gantry_result gantry_collnet_open(struct gantry_connector *send, const struct ga
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
 	struct collnet_resources *res = c->resources;
-	struct gantry_fifo *f;
 
 	(void)peer;
 	if (!res || !res->net || !res->net->open)
 		return gantry_transport_unsupported_connector(c);
-	f = (void *)res->end.dev;
-	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
+	gantry_end_fill_proxied(c, (void *)res->end.dev);
 	gantry_rings_fill(&c->conn, &res->end.rings, res->end.dev, 1);
-	c->conn.offers = f->offers;
-	c->conn.eventcount = c->proxy_eventcount;
 	c->max_step = 0;
-	c->peer_notifies = 1;
 	c->any_memory = !res->net->plugin && gantry_traits(c->device)->cpu_reads_memory;
 	c->sharing = c->any_memory ? GANTRY_SHARES_REGISTERED : GANTRY_SHARES_NOTHING;
 	return GANTRY_OK;
@@ -413,7 +401,7 @@ static const struct gantry_transport_side side = {
 const struct gantry_transport gantry_transport_collnet = {
 	.struct_size = sizeof(struct gantry_transport),
 	.name = "collnet",
-	.proxied = proxied,
+	.proxied = gantry_ends_proxied,
 	.can_connect = can_connect,
 	.send = &side,
 	.recv = &side,

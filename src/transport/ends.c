@@ -62,6 +62,21 @@ void gantry_end_fill_words(struct gantry_connector *c, struct gantry_fifo *fifo,
 	c->conn.flags = flags | (c->send ? GANTRY_CONN_SEND : 0);
 }
 
+void gantry_end_fill_proxied(struct gantry_connector *c, struct gantry_fifo *fifo)
+{
+	gantry_end_fill_words(c, fifo, GANTRY_CONN_PROXIED);
+	c->conn.offers = fifo->offers;
+	c->conn.eventcount = c->proxy_eventcount;
+	c->peer_notifies = 1;
+}
+
+int gantry_ends_proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
+{
+	(void)me;
+	(void)peer;
+	return GANTRY_TRANSPORT_PROXIED_SEND | GANTRY_TRANSPORT_PROXIED_RECV;
+}
+
 void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *rings, char *base, int without_lines)
 {
 	for (int p = 0; p < GANTRY_PROTOS; p++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the transports within a host have in common: who reaches whom, rings, the eventcounts of other processes (ends.c),
- * and the copy engine that moves the steps of a proxied end (copy_engine.c). */
+/* What transports have in common: which ends are proxied, who reaches whom, rings, the eventcounts of other processes
+ * (ends.c), and the copy engine that moves the steps of a proxied end (copy_engine.c). */
 #ifndef GANTRY_TRANSPORT_ENDS_H
 #define GANTRY_TRANSPORT_ENDS_H
 
@@ -27,6 +27,10 @@ int gantry_ends_keep_lines(const struct gantry_connector *c);
 
 /* What kernels see of an end without its buffers: the FIFO's words as the device addresses them, and the flags. */
 void gantry_end_fill_words(struct gantry_connector *c, struct gantry_fifo *fifo, uint32_t flags);
+/* The same of a proxied end of a network, and that kernel and proxy notify each other. */
+void gantry_end_fill_proxied(struct gantry_connector *c, struct gantry_fifo *fifo);
+/* As an entry of a transport's table: the proxies of both ends move the steps. */
+int gantry_ends_proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer);
 
 /* Where the rings of a connection are within its memory, behind a page with the FIFO's words. */
 struct gantry_rings {

@@ -24,13 +24,6 @@ enum { NET_MAGIC = 0x6e657431 }; /* "net1" */
 _Static_assert(sizeof(struct net_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 _Static_assert((int)NET_STAGE_STEP <= (int)NET_P2P_MIN, "any network that is taken carries steps of LL and LL128");
 
-static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
-{
-	(void)me;
-	(void)peer;
-	return GANTRY_TRANSPORT_PROXIED_SEND | GANTRY_TRANSPORT_PROXIED_RECV;
-}
-
 static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
 				 char *why, size_t len)
 {
@@ -225,14 +218,13 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 {
 	struct net_conn *nc = c->resources;
 	struct gantry_conn *conn = &c->conn;
-	struct gantry_fifo *f = (void *)nc->block_dev;
 	struct net_info info;
 
 	TRY_NOW(net_link_connect(c, nc->link, peer, &info));
 	c->max_step = own_max_step(c) < info.max_step ? own_max_step(c) : info.max_step;
 	if (!nc->pool_dev && !nc->ring_dev)
 		TRY_NOW(make_buffers(c, nc));
-	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
+	gantry_end_fill_proxied(c, (void *)nc->block_dev);
 	if (!gantry_ends_keep_lines(c))
 		nc->rings.at[GANTRY_PROTO_LL128] = 0;
 	gantry_rings_fill(conn, &nc->rings, nc->block_dev, 0);
@@ -242,9 +234,6 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 		conn->pool = nc->pool_dev;
 		conn->flags |= GANTRY_CONN_OFFSET;
 	}
-	conn->offers = f->offers;
-	conn->eventcount = c->proxy_eventcount;
-	c->peer_notifies = 1;
 	c->any_memory = nc->link->context->any_memory;
 	if (nc->link->context->unpack && !c->send)
 		return net_unpack_fill(nc->link, conn);
@@ -298,7 +287,7 @@ static const struct gantry_transport_side side = {
 const struct gantry_transport gantry_transport_net = {
 	.struct_size = sizeof(struct gantry_transport),
 	.name = "net",
-	.proxied = proxied,
+	.proxied = gantry_ends_proxied,
 	.can_connect = can_connect,
 	.send = &side,
 	.recv = &side,

@@ -207,7 +207,7 @@ static void range_text(const struct param_desc *d, char *buf, size_t n)
 	case KIND_CHOICE:
 		buf[0] = 0;
 		for (size_t i = 0; d->choices[i]; i++)
-			snprintf(buf + strlen(buf), n - strlen(buf), "%s%s", i ? "|" : "", d->choices[i]);
+			gantry_text_add(buf, n, "%s%s", i ? "|" : "", d->choices[i]);
 		break;
 	}
 }

@@ -13,6 +13,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -438,6 +439,19 @@ const char *gantry_count_text(uint64_t n, const char *thing, char *buf, size_t l
 static size_t rune_bytes(unsigned char c)
 {
 	return c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+}
+
+void gantry_text_add(char *buf, size_t len, const char *fmt, ...)
+{
+	size_t at = strlen(buf);
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(buf + at, len - at, fmt, args);
+	va_end(args);
+	if (n < 0 || (size_t)n >= len - at)
+		memcpy(buf + len - 4, "...", 4);
 }
 
 size_t gantry_next_rune(const char *text, uint32_t *ret)

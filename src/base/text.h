@@ -20,6 +20,9 @@ const char *gantry_size_text(uint64_t bytes, char *buf, size_t len);
 /* "1 rank", "2 ranks": thing is the singular of a word that takes an s. Returns buf. */
 const char *gantry_count_text(uint64_t n, const char *thing, char *buf, size_t len);
 
+/* Appends to the text in buf, which holds len bytes, 4 at least. What does not fit is cut, and the text ends in "...". */
+__attribute__((format(printf, 3, 4))) void gantry_text_add(char *buf, size_t len, const char *fmt, ...);
+
 /* One character of what may not be UTF-8 at all; returns the bytes it took, at least 1 unless the text is at its end.
  * *ret is GANTRY_NO_RUNE if they make none. */
 #define GANTRY_NO_RUNE UINT32_MAX

@@ -301,14 +301,13 @@ static gantry_result serve_and_start(struct job *job)
 static void list_members(const struct job *job, char *buf, size_t room)
 {
 	const int *m = job->members;
-	size_t at = 0;
 
-	for (int i = 0, end; i < job->nmembers && at + 32 < room; i = end + 1) {
+	for (int i = 0, end; i < job->nmembers; i = end + 1) {
 		for (end = i; end + 1 < job->nmembers && m[end + 1] == m[end] + 1; end++)
 			;
-		at += (size_t)snprintf(buf + at, room - at, end > i ? "%s%d-%d" : "%s%d", i ? ", " : "", m[i], m[end]);
-		if (end + 1 < job->nmembers && at + 32 >= room)
-			snprintf(buf + at, room - at, ", ...");
+		gantry_text_add(buf, room, "%s%d", i ? ", " : "", m[i]);
+		if (end > i)
+			gantry_text_add(buf, room, "-%d", m[end]);
 	}
 }
 

@@ -124,16 +124,15 @@ found:
 
 const char *comm_coll_text(const struct comm_coll_view *v, char buf[COMM_COLL_TEXT])
 {
-	int n = snprintf(buf, COMM_COLL_TEXT, "%s #%llu (%s %s%s%s", v->name, (unsigned long long)v->number,
-			 SIZE_TEXT(v->bytes), v->type, *v->op ? " " : "", v->op);
-
+	snprintf(buf, COMM_COLL_TEXT, "%s #%llu (%s %s%s%s", v->name, (unsigned long long)v->number,
+		 SIZE_TEXT(v->bytes), v->type, *v->op ? " " : "", v->op);
 	if (v->root >= 0)
-		n += snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ", root %d", v->root);
+		gantry_text_add(buf, COMM_COLL_TEXT, ", root %d", v->root);
 	if (*v->algo)
-		n += snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ", %s, %s", v->algo, v->proto);
-	n += snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ")");
+		gantry_text_add(buf, COMM_COLL_TEXT, ", %s, %s", v->algo, v->proto);
+	gantry_text_add(buf, COMM_COLL_TEXT, ")");
 	if (v->at)
-		snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ", step %u of %u, chunk %u", GANTRY_COLL_AT_STEP(v->at),
-			 GANTRY_COLL_AT_OF(v->at), GANTRY_COLL_AT_CHUNK(v->at) + 1);
+		gantry_text_add(buf, COMM_COLL_TEXT, ", step %u of %u, chunk %u", GANTRY_COLL_AT_STEP(v->at),
+				GANTRY_COLL_AT_OF(v->at), GANTRY_COLL_AT_CHUNK(v->at) + 1);
 	return buf;
 }

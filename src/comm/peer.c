@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "comm/report.h"
 #include "transport/transport.h"
 
@@ -249,12 +250,11 @@ static void tell_uncalled(const struct comm_need *needs, size_t n, struct progre
 {
 	const struct gantry_comm *comm = p->uncalled->comm;
 	char list[128] = "";
-	size_t at = 0;
 
 	if (now < p->tell_at)
 		return;
 	p->tell_at = now + (now - p->start);
-	for (size_t i = 0; i < n && at + 16 < sizeof(list); i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct progress one = {.start = now};
 		size_t before = 0;
 
@@ -263,13 +263,12 @@ static void tell_uncalled(const struct comm_need *needs, size_t n, struct progre
 		while (one.uncalled && (needs[before].comm != comm || needs[before].peer != needs[i].peer))
 			before++;
 		if (one.uncalled && before == i)
-			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "", needs[i].peer);
+			gantry_text_add(list, sizeof(list), "%s%d", *list ? ", " : "", needs[i].peer);
 	}
 	LOG_WARN(COMM,
 		 "rank %d of %s waits for the calls of ranks that it connects with for the first time, for %.0f s so "
-		 "far: %s%s",
-		 comm->rank, COMM_TEXT_OF(comm), (double)(now - p->start) / 1e9, list,
-		 at + 16 < sizeof(list) ? "" : ", ...");
+		 "far: %s",
+		 comm->rank, COMM_TEXT_OF(comm), (double)(now - p->start) / 1e9, list);
 }
 
 /* A sixteenth of the time that connecting has taken so far, within bounds; after a while without a call a thousandth. */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "transport/ends.h"
 #include "transport/transport.h"
@@ -62,8 +63,6 @@ static int is_needed(const struct gantry_comm *comm)
 static void try_all(struct gantry_comm *comm, const struct gantry_ipc_handle *handles, struct outcome *ret,
 		    char *ret_list, size_t list_len, char *ret_why, size_t why_len)
 {
-	size_t at = 0;
-
 	for (int i = 0; i < comm->nranks; i++) {
 		gantry_result r;
 
@@ -79,8 +78,7 @@ static void try_all(struct gantry_comm *comm, const struct gantry_ipc_handle *ha
 		if (ret->nfailed < PROBE_FAILED_MAX)
 			ret->failed[ret->nfailed] = (uint32_t)i;
 		ret->nfailed++;
-		if (at + 16 < list_len)
-			at += (size_t)snprintf(ret_list + at, list_len - at, "%s%d", at ? ", " : "", i);
+		gantry_text_add(ret_list, list_len, "%s%d", *ret_list ? ", " : "", i);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "ctl/hub_priv.h"
 #include "inet/settings.h"
 
@@ -29,25 +30,17 @@ const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT])
 
 void hub_list_ranks(const struct hub *hub, bool (*holds)(const struct hub_rank *rank), char *buf, size_t room)
 {
-	size_t at = 0;
-
 	*buf = 0;
 	for (int i = 0; i < hub->nranks; i++) {
-		int end = i, n;
+		int end = i;
 
 		if (!holds(&hub->ranks[i]))
 			continue;
 		while (end + 1 < hub->nranks && holds(&hub->ranks[end + 1]))
 			end++;
+		gantry_text_add(buf, room, "%s%d", *buf ? ", " : "", i);
 		if (end > i)
-			n = snprintf(buf + at, room - at, "%s%d-%d", at ? ", " : "", i, end);
-		else
-			n = snprintf(buf + at, room - at, "%s%d", at ? ", " : "", i);
-		if (n < 0 || at + (size_t)n + 1 > room) {
-			strcpy(buf + room - 4, "...");
-			return;
-		}
-		at += (size_t)n;
+			gantry_text_add(buf, room, "-%d", end);
 		i = end;
 	}
 }

@@ -32,16 +32,15 @@ static bool is_absent(const struct hub_rank *rank)
 static void absent_text(const struct hub *hub, char *buf, size_t len)
 {
 	char absent[256];
-	int n;
 
 	hub_list_ranks(hub, is_absent, absent, sizeof(absent));
-	n = snprintf(buf, len, "rank%s %s", hub->nranks - hub->nhere == 1 ? "" : "s", absent);
-	if (hub->unfit[0] && n >= 0 && (size_t)n < len)
-		n += snprintf(buf + n, len - (size_t)n, "; %s", hub->unfit);
-	if (hub->refused && n >= 0 && (size_t)n < len)
-		snprintf(buf + n, len - (size_t)n, "; %u connection%s knew the id but failed to prove the %s",
-			 hub->refused, hub->refused == 1 ? "" : "s",
-			 hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
+	snprintf(buf, len, "rank%s %s", hub->nranks - hub->nhere == 1 ? "" : "s", absent);
+	if (hub->unfit[0])
+		gantry_text_add(buf, len, "; %s", hub->unfit);
+	if (hub->refused)
+		gantry_text_add(buf, len, "; %u connection%s knew the id but failed to prove the %s", hub->refused,
+				hub->refused == 1 ? "" : "s",
+				hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
 }
 
 int hub_awaits(uint64_t comm_id, char *buf, size_t len)

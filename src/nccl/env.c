@@ -373,9 +373,7 @@ static bool has_effect(size_t i)
 
 static void add_name(char *line, const char *name)
 {
-	size_t at = strlen(line);
-
-	snprintf(line + at, LINE_TEXT - at, "%s%s", at ? ", " : "", name);
+	gantry_text_add(line, LINE_TEXT, "%s%s", *line ? ", " : "", name);
 }
 
 static char told[LINE_TEXT];

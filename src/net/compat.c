@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "net/loader.h"
 #include "net/props.h"
 
@@ -221,7 +222,7 @@ static ncclResult_t no_profiler(void **event, int type, void *phandle, int64_t p
 
 static gantry_result check_entries(const struct gantry_compat *c)
 {
-	size_t size = table_sizes[c->net.version - GANTRY_NET_VERSION_MIN], len = 0;
+	size_t size = table_sizes[c->net.version - GANTRY_NET_VERSION_MIN];
 	char missing[256] = "";
 
 	for (size_t i = 0; i < size / sizeof(void *); i++) {
@@ -229,9 +230,9 @@ static gantry_result check_entries(const struct gantry_compat *c)
 
 		memcpy(&entry, (const char *)c->table + i * sizeof(void *), sizeof(entry));
 		if (!entry && entries[i].required)
-			len += (size_t)snprintf(missing + len, sizeof(missing) - len, " %s", entries[i].name);
+			gantry_text_add(missing, sizeof(missing), " %s", entries[i].name);
 	}
-	if (len)
+	if (*missing)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", c->label,
 			 c->net.version, missing);
 	return GANTRY_OK;

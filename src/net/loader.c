@@ -24,6 +24,7 @@
 #include "base/atomic.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/text.h"
 #include "net/compat.h"
 
 enum { VERSIONS = GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1 };
@@ -108,11 +109,9 @@ static void list_symbols(void *dl, const char *family, int first, int last, char
 	char symbol[64];
 
 	for (int v = first; v <= last; v++) {
-		size_t len = strlen(text);
-
 		snprintf(symbol, sizeof(symbol), "%s%d", family, v);
 		if (dlsym(dl, symbol))
-			snprintf(text + len, size - len, "%s%s", len ? " " : "", symbol);
+			gantry_text_add(text, size, "%s%s", *text ? " " : "", symbol);
 	}
 }
 
@@ -146,7 +145,6 @@ static void explain_symbols(void *dl, char *why, size_t size)
 static int find_tables(struct gantry_loader *l, char *text, size_t size)
 {
 	char symbol[32];
-	size_t len = 0;
 	int n = 0;
 
 	*text = 0;
@@ -157,9 +155,7 @@ static int find_tables(struct gantry_loader *l, char *text, size_t size)
 		l->tables[i] = dlsym(l->dl, symbol);
 		if (!l->tables[i])
 			continue;
-		if (len < size)
-			len += (size_t)snprintf(text + len, size - len, "%sv%d", n ? " " : "", version);
-		n++;
+		gantry_text_add(text, size, "%sv%d", n++ ? " " : "", version);
 	}
 	return n;
 }
@@ -196,10 +192,9 @@ out:
 	return r;
 }
 
-/* All refusals so far, for the last error. What does not fit is left out. */
+/* All refusals so far, for the last error. */
 struct refusals {
 	char text[900];
-	size_t len;
 };
 
 static void refuse(struct refusals *all, const char *file, const char *why)
@@ -209,9 +204,7 @@ static void refuse(struct refusals *all, const char *file, const char *why)
 	if (strncmp(why, file, len) == 0 && why[len] == ':') /* the dynamic linker names the file as well */
 		why += len + 1 + (why[len + 1] == ' ');
 	LOG_INFO(LOADER, "%s: not taken: %s", file, why);
-	if (all->len < sizeof(all->text))
-		all->len += (size_t)snprintf(all->text + all->len, sizeof(all->text) - all->len, "%s%s: %s",
-					     all->len ? "; " : "", file, why);
+	gantry_text_add(all->text, sizeof(all->text), "%s%s: %s", *all->text ? "; " : "", file, why);
 }
 
 /* One element of the list. ERR_CONFIG: go on with the next. */
@@ -238,7 +231,7 @@ static gantry_result open_name(const char *name, bool any, struct refusals *all,
 static gantry_result open_list(const char *spec, bool any, struct gantry_loader **ret_loader)
 {
 	gantry_result r = GANTRY_ERR_CONFIG;
-	struct refusals all = {.len = 0};
+	struct refusals all = {.text = ""};
 	char *list, *rest = NULL;
 
 	list = strdup(spec && *spec ? spec : "libnccl-net.so");
@@ -253,7 +246,7 @@ static gantry_result open_list(const char *spec, bool any, struct gantry_loader 
 		if (r != GANTRY_ERR_CONFIG)
 			goto out;
 	}
-	FAIL(GANTRY_ERR_CONFIG, "no usable net plugin: %s", all.len ? all.text : "the list is empty");
+	FAIL(GANTRY_ERR_CONFIG, "no usable net plugin: %s", *all.text ? all.text : "the list is empty");
 out:
 	free(list);
 	return r;

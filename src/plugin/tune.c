@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "net/net.h"
 #include "plugin/start.h"
 
@@ -88,7 +89,6 @@ void plugin_tune(int unpack)
 		  : unpack == GANTRY_NET_UNPACK_EMULATED ? EMULATED
 							 : UNPACKING;
 	char text[sizeof(told)] = "";
-	size_t len = 0;
 
 	plugin_tune_mu_lock(&tune_mu);
 	if (gantry_params()->tune == PARAM_TUNE_OFF) {
@@ -105,8 +105,8 @@ void plugin_tune(int unpack)
 			set_variable(v);
 		if (v->instead == channel_names)
 			store_relaxed(&owns_channels, !theirs);
-		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s=%s", len ? ", " : "",
-					theirs ? theirs : v->name, theirs ? "(the user's)" : v->value);
+		gantry_text_add(text, sizeof(text), "%s%s=%s", *text ? ", " : "", theirs ? theirs : v->name,
+				theirs ? "(the user's)" : v->value);
 	}
 	store_relaxed(&unpacks, now != ALWAYS);
 out:

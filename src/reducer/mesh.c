@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 
 #define NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 
@@ -199,12 +200,10 @@ gantry_result reducer_mesh_step(struct reducer_mesh *m)
 
 const char *reducer_mesh_missing(const struct reducer_mesh *m, char *buf, size_t size)
 {
-	size_t at = 0;
-
 	buf[0] = 0;
-	for (uint32_t i = 0; i < m->count && at < size; i++)
+	for (uint32_t i = 0; i < m->count; i++)
 		if (!is_complete(m, i))
-			at += (size_t)snprintf(buf + at, size - at, "%s%s %u", at ? ", " : "",
-					       i < m->ranks ? "rank" : "reducer", i < m->ranks ? i : i - m->ranks);
+			gantry_text_add(buf, size, "%s%s %u", *buf ? ", " : "", i < m->ranks ? "rank" : "reducer",
+					i < m->ranks ? i : i - m->ranks);
 	return buf;
 }

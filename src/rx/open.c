@@ -25,7 +25,7 @@ static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
 	rx->net_dev = -1;
 	for (int i = 0; i < n; i++) {
 		TRY_NOW(rx->net->ops->get_properties(rx->net, i, &p));
-		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i ? ", " : "", p.name);
+		gantry_text_add(known, sizeof(known), "%s%s", i ? ", " : "", p.name);
 		if (name ? strcmp(name, p.name) != 0 : asked >= 0 ? asked != i : p.speed <= speed)
 			continue;
 		rx->net_dev = i;

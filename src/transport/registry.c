@@ -159,7 +159,7 @@ gantry_result gantry_transport_check(const char *wanted)
 	int n = list_all(all);
 
 	for (int i = 0; i < n; i++)
-		snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", all[i]->name);
+		gantry_text_add(names, sizeof(names), " %s", all[i]->name);
 	while (gantry_next_entry(&pos, entry, sizeof(entry)))
 		if (strcmp(entry, "auto") != 0 && !by_name(all, n, entry))
 			FAIL_NOW(GANTRY_ERR_CONFIG, "\"%s\" is no transport (GANTRY_TRANSPORT); there are: %s", entry,
@@ -186,7 +186,6 @@ gantry_result gantry_transport_choose_but(const struct gantry_peer_info *me, con
 	TRY_NOW(gantry_transport_check(wanted));
 	for (int i = 0; i < n; i++) {
 		char why[REASON] = "";
-		size_t len = strlen(reasons);
 		int can = 0;
 
 		if (!is_wanted(wanted, all[i]->name))
@@ -199,7 +198,7 @@ gantry_result gantry_transport_choose_but(const struct gantry_peer_info *me, con
 			*ret_transport = all[i];
 			return GANTRY_OK;
 		}
-		snprintf(reasons + len, sizeof(reasons) - len, "%s%s: %s", len ? "; " : "", all[i]->name, why);
+		gantry_text_add(reasons, sizeof(reasons), "%s%s: %s", *reasons ? "; " : "", all[i]->name, why);
 	}
 	FAIL_NOW(GANTRY_ERR_UNREACHABLE, "no transport connects rank %d (%.64s) with rank %d (%.64s): %s", me->rank,
 		 me->host_name, peer->rank, peer->host_name, reasons);

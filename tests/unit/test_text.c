@@ -37,3 +37,20 @@ TEST(texts)
 	count_is(1, "1 rank");
 	count_is(2, "2 ranks");
 }
+
+TEST(text_is_added)
+{
+	char buf[8] = "";
+
+	gantry_text_add(buf, sizeof(buf), "%s", "");
+	CHECK_STR(buf, "");
+	gantry_text_add(buf, sizeof(buf), "%d", 12);
+	gantry_text_add(buf, sizeof(buf), "-%d", 3456);
+	CHECK_STR(buf, "12-3456"); /* which just fits */
+	gantry_text_add(buf, sizeof(buf), "%s", "");
+	CHECK_STR(buf, "12-3456");
+	gantry_text_add(buf, sizeof(buf), ", %d", 7);
+	CHECK_STR(buf, "12-3...");
+	gantry_text_add(buf, sizeof(buf), "x");
+	CHECK_STR(buf, "12-3...");
+}

@@ -2,15 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts what keeps the source readable: house.py [--check] [--all] [ROOT]
 
-Members of structs, complexity of functions, atomics written by hand, locks that are named in comments instead of in
-annotations, words for people in the pages, lines per folder against the commit that the present shape is measured by. --check fails when a bound is
-broken; --all names every place, not only those that break a bound. `src` is read by a tokenizer of its own: macros are
-not expanded, both branches of an #if count.
+Members of structs, complexity, length and names of functions, assertions, atomics written by hand, locks that are named in
+comments instead of in annotations, files that call connect(2), words for people, lines per folder against the commit
+that the present shape is measured by. --check fails when a bound is broken; where the goal is not reached yet, the bound
+is the present value and the goal is printed beside it: lower the bound with the value. --all names every place, not only
+those that break a bound. C is read by a tokenizer of its own: macros are not expanded, both branches of an #if count.
 
 A struct's members are those at its top level: `int a, b;` are two, a named struct within it is one, and what an unnamed
-struct or union holds counts as if it stood outside. Complexity is 1 + the number of if, for, while, case, &&, || and ?.
+struct or union holds counts as if it stood outside. Its fields, flattened, are its members with every struct that is held
+by value replaced by its own fields; an array counts once. Complexity is 1 + the number of if, for, while, case, &&, ||
+and ?. A function's length is that of its body, with both braces.
 """
 import argparse
+import collections
 import os
 import re
 import subprocess
@@ -20,6 +24,22 @@ BASE = "0ef997f"
 MEMBERS = 45
 LINK_MEMBERS = 35
 COMPLEXITY = 15
+LENGTH = 60
+LENGTH_P99 = 40
+# (bound, goal): the bound is the present value where that is not the goal yet.
+FIELDS = (201, 120)
+ONE_WORD = (316, 100)
+CONNECT_FILES = (5, 1)
+PEOPLE_STRINGS = (53, 0)
+PEOPLE_COMMENTS = (821, 0)
+# Assertions per 1,000 lines, at least.
+ASSERTIONS = {
+    "src/net/tcp": (3.6, 6),
+    "src/ctl": (0.7, 6),
+    "src/comm": (0, 6),
+    "src/transport": (0, 6),
+    "src/rx": (0, 6),
+}
 # Calls that the data network makes in its engines alone (src/net/tcp/io_*.c).
 SOCKET_CALLS = set("send sendto sendmsg recv recvfrom recvmsg splice connect accept accept4 shutdown getsockopt setsockopt "
                    "getsockname getpeername ioctl socket dup2 dup3".split())
@@ -29,13 +49,17 @@ PEOPLE = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody|everybody|to
 PEOPLE_MAX = 1
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "man")
 
+COMMENT = r"(?P<comment>/\*.*?\*/|//[^\n]*)"
+TEXT = r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+COMMENT_OR_TEXT = re.compile(f"{COMMENT}|{TEXT}", re.S)
 TOKEN = re.compile(
-    r"""(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<pre>^[ \t]*\#(?:\\\n|/\*.*?\*/|[^\n])*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
-    r"""|(?P<word>[A-Za-z_]\w*)|(?P<op>&&|\|\||->|\.\.\.|[{}()\[\];,?:=*])|(?P<skip>\s+|.)""",
+    COMMENT + r"|(?P<pre>^[ \t]*\#(?:\\\n|/\*.*?\*/|[^\n])*)|" + TEXT
+    + r"""|(?P<word>[A-Za-z_]\w*)|(?P<op>&&|\|\||->|\.\.\.|[{}()\[\];,?:=*])|(?P<skip>\s+|.)""",
     re.S | re.M | re.X,
 )
 BRANCHES = {"if", "for", "while", "case", "&&", "||", "?"}
 HELD = re.compile(r"(?<!no )\b(?:mu|mutex|locks?|mutexes)\b(?:[\w' ]{0,20})? held\b|\bwith \w*(?:mu|lock) held\b", re.I)
+ASSERT = {"ASSERT", "ASSERT_HELD"}
 # Words before a ( that do not name a function.
 NOT_NAMES = {"__attribute__", "_Alignas", "_Static_assert", "aligned", "if", "for", "while", "switch", "return", "sizeof"}
 
@@ -53,6 +77,14 @@ def tokens(text):
     return code, comments
 
 
+def literals(text):
+    """(comments, strings), those of #define lines too: (text, line) each."""
+    found = {"comment": [], "text": []}
+    for m in COMMENT_OR_TEXT.finditer(text):
+        found[m.lastgroup].append((m.group(), text.count("\n", 0, m.start()) + 1))
+    return found["comment"], found["text"]
+
+
 def body_end(code, start):
     """Index of the } that closes the { at start."""
     depth = 0
@@ -64,30 +96,55 @@ def body_end(code, start):
 
 
 def members(code, start, end):
-    """How many members stand between the braces, at top level."""
-    n, i, level, seen = 0, start + 1, 0, False
-    nested = None  # end of a struct's body in this declaration
-    inner = 0
-    declarator = False  # something was named since the nested body
+    """What stands between the braces, at top level: per member the struct that it is by value, else None.
+
+    That struct is its name, or a list like this one if its body stands here. An unnamed one's members stand for it.
+    """
+    found, head, body, level = [], [], None, 0
+    i = start + 1
     while i < end:
-        s = code[i][1]
+        kind, s, _ = code[i]
         if s == "{" and level == 0:
-            nested = body_end(code, i)
-            inner = 0 if is_enum(code, i) else members(code, i, nested)
-            declarator = False
-            i = nested + 1
-            continue
-        level += {"(": 1, "[": 1, ")": -1, "]": -1}.get(s, 0)
-        if level == 0 and s == ",":
-            n += 1
-            seen = False
-        elif level == 0 and s == ";":
-            n += inner if nested is not None and not declarator else int(seen or declarator)
-            nested, inner, seen, declarator = None, 0, False, False
-        elif code[i][0] == "word":
-            seen = True
-            declarator = True
+            stop = body_end(code, i)
+            body, head = [] if is_enum(code, i) else members(code, i, stop), []
+            i = stop
+        elif s in (",", ";") and level == 0:
+            if body is not None and not head:
+                found += body  # unnamed
+            else:
+                found.append(by_value(head, body))
+            head = type_of(head) if s == "," else []
+            body = body if s == "," else None
+        else:
+            level += {"(": 1, "[": 1, ")": -1, "]": -1}.get(s, 0)
+            if level == 0 and kind == "word" or s == "*":
+                head.append(s)
         i += 1
+    return found
+
+
+def type_of(head):
+    """Of a declaration's words those that the next declarator after a comma shares."""
+    at = [i for i, w in enumerate(head) if w in ("struct", "union")]
+    return head[at[0]:at[0] + 2] if at else ["type"]
+
+
+def by_value(head, body):
+    """The struct that a declaration of these words gives its member, as in members()."""
+    if "*" in head:
+        return None
+    if body is not None:
+        return body
+    named = type_of(head)
+    return named[1] if len(named) == 2 else None
+
+
+def flattened(held, mine, everywhere):
+    """How many fields these members are. mine: structs of the same file, by name; everywhere: of all files."""
+    n = 0
+    for m in held:
+        inner = m if isinstance(m, list) else mine.get(m, everywhere.get(m)) if m else None
+        n += flattened(inner, mine, everywhere) if inner else 1
     return n
 
 
@@ -133,11 +190,15 @@ def function_name(head):
     return None
 
 
+Function = collections.namedtuple("Function", "complexity length name static path line")
+
+
 class File:
     def __init__(self, root, path):
         self.path = path
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
             text = f.read()
+        self.lines = text.count("\n")
         self.code, self.comments = tokens(text)
         self.structs, self.functions = [], []
         self.read_structs()
@@ -148,9 +209,13 @@ class File:
             for m in re.finditer(r"^[ \t]*#[ \t]*define(?:\\\n|[^\n])*?__atomic_", text, re.M)
         ]
         self.sockets = [
-            line for (_, before, _), (kind, s, line), (_, after, _) in zip(self.code, self.code[1:], self.code[2:])
+            (s, line) for (_, before, _), (kind, s, line), (_, after, _) in zip(self.code, self.code[1:], self.code[2:])
             if kind == "word" and s in SOCKET_CALLS and after == "(" and before in ("(", ")", ";", "{", "}", "=", "&&", "||", "?", ":", ",", "return")
         ]
+        self.assertions = sum(s in ASSERT for _, s, _ in self.code)
+        comments, strings = literals(text)
+        self.people_comments = [(path, line, s) for s, line in comments for _ in PEOPLE.findall(s)]
+        self.people_strings = [(path, line, s) for s, line in strings for _ in PEOPLE.findall(s)]
         self.held = [(line, " ".join(s.split())) for s, line in self.comments if HELD.search(" ".join(s.split()))]
 
     def read_structs(self):
@@ -158,7 +223,7 @@ class File:
             if s == "{":
                 name = struct_name(self.code, i)
                 if name:
-                    self.structs.append((members(self.code, i, body_end(self.code, i)), name, self.path, line))
+                    self.structs.append((name, line, members(self.code, i, body_end(self.code, i))))
 
     def read_functions(self):
         i, start = 0, 0
@@ -174,7 +239,9 @@ class File:
                 name = None if struct_name(self.code, i) else function_name(head)
                 if name:
                     branches = sum(1 for _, t, _ in self.code[i:end] if t in BRANCHES)
-                    self.functions.append((1 + branches, name, self.path, self.code[i][2]))
+                    length = self.code[end][2] - self.code[i][2] + 1
+                    static = any(t == "static" for _, t, _ in head)
+                    self.functions.append(Function(1 + branches, length, name, static, self.path, self.code[i][2]))
                 i = end
                 start = i + 1 if name else start
             elif s in (";", "}"):
@@ -182,8 +249,8 @@ class File:
             i += 1
 
 
-def source_files(root):
-    for folder, dirs, names in os.walk(os.path.join(root, "src")):
+def source_files(root, top):
+    for folder, dirs, names in os.walk(os.path.join(root, top)):
         dirs.sort()
         for name in sorted(names):
             if name.endswith((".c", ".h", ".cu", ".def")):
@@ -256,10 +323,13 @@ class Verdict:
     def __init__(self):
         self.broken = 0
 
-    def line(self, what, value, bound, places):
-        bad = value > bound
+    def line(self, what, value, bound, places, least=False):
+        """bound: a number, or (bound, goal). least: the value must be at least that, not at most."""
+        bound, goal = bound if isinstance(bound, tuple) else (bound, bound)
+        bad = value < bound if least else value > bound
         self.broken += bad
-        print(f"{what:<46}{value:>7}   at most {bound}{'   BROKEN' if bad else ''}")
+        print(f"{what:<46}{value:>7}   at {'least' if least else 'most'} {bound}{f' (goal {goal})' if goal != bound else ''}"
+              f"{'   BROKEN' if bad else ''}")
         for place in places:
             print("    " + place)
 
@@ -279,6 +349,82 @@ def print_lines(root):
         print(f"{name:<20}{a:>8}" + (f"{b:>10}{a - b:>+9}" if then else ""))
 
 
+def show(items, bound, everything):
+    """Places of (number, name, path, line): those above the bound, or the first of all."""
+    many = [x for x in items if x[0] > bound] or items[:1]
+    return [f"{n:>4}  {name} ({path}:{line})" for n, name, path, line in (items[:20] if everything else many)]
+
+
+def check_structs(v, files, everything):
+    count, fields = [], []
+    everywhere = {name.split()[1]: held for f in files for name, _, held in f.structs}
+    for f in files:
+        mine = {name.split()[1]: held for name, _, held in f.structs}
+        for name, line, held in f.structs:
+            count.append((len(held), name, f.path, line))
+            fields.append((flattened(held, mine, everywhere), name, f.path, line))
+    count.sort(reverse=True)
+    fields.sort(reverse=True)
+    links = [s for s in count if s[1].split()[1] in LINK]
+    v.line("members of the largest struct", count[0][0] if count else 0, MEMBERS, show(count, MEMBERS, everything))
+    if links:
+        v.line(f"members of {links[0][1]}", links[0][0], LINK_MEMBERS, [])
+    v.line("fields of the largest struct, flattened", fields[0][0] if fields else 0, FIELDS, show(fields, FIELDS[1], everything))
+    return count
+
+
+def check_functions(v, files, everything):
+    functions = [fn for f in files for fn in f.functions]
+    complexity = sorted(((fn.complexity, fn.name, fn.path, fn.line) for fn in functions), reverse=True)
+    lengths = sorted(((fn.length, fn.name, fn.path, fn.line) for fn in functions), reverse=True)
+    one_word = [fn for fn in functions if fn.static and "_" not in fn.name]
+    v.line(f"functions with a complexity over {COMPLEXITY}", sum(c[0] > COMPLEXITY for c in complexity), 0,
+           show(complexity, COMPLEXITY, everything))
+    v.line(f"functions over {LENGTH} lines", sum(n[0] > LENGTH for n in lengths), 0, show(lengths, LENGTH, everything))
+    v.line("99th percentile of functions' lines", lengths[len(lengths) // 100][0] if lengths else 0, LENGTH_P99, [])
+    v.line("static functions with a name of one word", len(one_word), ONE_WORD,
+           [f"{fn.path}:{fn.line}: {fn.name}" for fn in one_word] if everything else [])
+    return functions
+
+
+def check_assertions(v, files):
+    for folder, bound in ASSERTIONS.items():
+        of = [f for f in files if os.path.dirname(f.path) == folder]
+        if of:
+            rate = 1000 * sum(f.assertions for f in of) / sum(f.lines for f in of)
+            v.line(f"assertions per 1,000 lines in {folder}", round(rate, 1), bound, [], least=True)
+
+
+def check_calls(v, files, others, everything):
+    paths = collections.defaultdict(list)
+    for f in files:
+        paths[os.path.basename(f.path)].append(f.path)
+    doubled = [" ".join(p) for p in paths.values() if len(p) > 1]
+    atomics = [(f.path, line) for f in files if not re.match(r"src/(base|device)/", f.path) for line in f.atomics]
+    sockets = [(f.path, line) for f in files if re.match(r"src/net/tcp/(?!io_)", f.path) for _, line in f.sockets]
+    connect = sorted({f.path for f in files + others for call, _ in f.sockets if call == "connect"})
+    held = [(f.path, line, text) for f in files for line, text in f.held]
+    v.line("file names that src has twice", len(doubled), 0, doubled)
+    v.line("raw __atomic_ outside base and device", len(atomics), 0,
+           [f"{p}:{n}" for p, n in atomics] if everything else sorted({p for p, _ in atomics}))
+    v.line("socket calls in net/tcp outside its engines", len(sockets), 0, [f"{p}:{n}" for p, n in sockets])
+    v.line("files of src and tools that call connect(2)", len(connect), CONNECT_FILES, connect)
+    v.line('comments "mu held" and the like', len(held), 0,
+           [f"{p}:{n}: {t[:100]}" for p, n, t in held] if everything else sorted({p for p, _, _ in held}))
+
+
+def check_words(v, root, files, everything):
+    pages = people(root)
+    strings = [w for f in files for w in f.people_strings]
+    comments = [w for f in files for w in f.people_comments]
+    for where, words, bound, name_files in (("pages and man pages", pages, PEOPLE_MAX, True),
+                                            ("string literals", strings, PEOPLE_STRINGS, False),
+                                            ("comments", comments, PEOPLE_COMMENTS, False)):
+        places = sorted({p for p, _, _ in words}) if name_files else []
+        v.line(f"words for people in {where}", len(words), bound,
+               [f"{p}:{n}: {' '.join(t.split())[:100]}" for p, n, t in words] if everything else places)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--check", action="store_true", help="exit status 1 when a bound is broken")
@@ -286,35 +432,16 @@ def main():
     p.add_argument("--no-lines", action="store_true", help="leave out the lines per folder")
     p.add_argument("root", nargs="?", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
     args = p.parse_args()
-    files = [File(args.root, path) for path in source_files(args.root)]
+    files = [File(args.root, path) for path in source_files(args.root, "src")]
     if not files:
         sys.exit(f"no sources under {args.root}/src")
-
-    structs = sorted((s for f in files for s in f.structs), reverse=True)
-    functions = sorted((fn for f in files for fn in f.functions), reverse=True)
-    links = [s for s in structs if s[1].split()[1] in LINK]
-    atomics = [(f.path, line) for f in files if not re.match(r"src/(base|device)/", f.path) for line in f.atomics]
-    sockets = [(f.path, line) for f in files if re.match(r"src/net/tcp/(?!io_)", f.path) for line in f.sockets]
-    held = [(f.path, line, text) for f in files for line, text in f.held]
-
-    def show(items, bound):
-        many = [x for x in items if x[0] > bound] or items[:1]
-        return [f"{n:>4}  {name} ({path}:{line})" for n, name, path, line in (items[:20] if args.all else many)]
-
+    others = [File(args.root, path) for top in ("include", "tools") for path in source_files(args.root, top)]
     v = Verdict()
-    v.line("members of the largest struct", structs[0][0] if structs else 0, MEMBERS, show(structs, MEMBERS))
-    if links:
-        v.line(f"members of {links[0][1]}", links[0][0], LINK_MEMBERS, [])
-    above = [f for f in functions if f[0] > COMPLEXITY]
-    v.line(f"functions with a complexity over {COMPLEXITY}", len(above), 0, show(functions, COMPLEXITY))
-    v.line("raw __atomic_ outside base and device", len(atomics), 0,
-           [f"{p}:{n}" for p, n in atomics] if args.all else sorted({p for p, _ in atomics}))
-    v.line("socket calls in net/tcp outside its engines", len(sockets), 0, [f"{p}:{n}" for p, n in sockets])
-    v.line('comments "mu held" and the like', len(held), 0,
-           [f"{p}:{n}: {t[:100]}" for p, n, t in held] if args.all else sorted({p for p, _, _ in held}))
-    words = people(args.root)
-    v.line("words for people in pages and man pages", len(words), PEOPLE_MAX,
-           [f"{p}:{n}: {t[:100]}" for p, n, t in words] if args.all or len(words) > PEOPLE_MAX else sorted({p for p, _, _ in words}))
+    structs = check_structs(v, files, args.all)
+    functions = check_functions(v, files, args.all)
+    check_assertions(v, files)
+    check_calls(v, files, others, args.all)
+    check_words(v, args.root, files + others, args.all)
     print(f"\n{len(functions)} functions, {len(structs)} structs and unions, {len(files)} files")
     if not args.no_lines:
         print_lines(args.root)

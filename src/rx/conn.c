@@ -47,6 +47,7 @@ static gantry_result heads_out(struct gantry_rx_conn *c, int *ret_moved)
 		TRY_NOW(net->ops->test(net, o->request, &done, NULL));
 		if (!done)
 			break;
+		ASSERT(c->inline_out >= o->inlined && c->answers_out >= o->answer);
 		c->inline_out -= o->inlined;
 		c->answers_out -= o->answer;
 		gantry_list_remove(&o->node);
@@ -92,6 +93,7 @@ static gantry_result post_heads(struct gantry_rx_conn *c)
 {
 	struct gantry_net *net = c->rx->net;
 
+	ASSERT(c->heads_posted - c->heads_next <= RX_HEADS_IN);
 	while (c->heads_posted - c->heads_next < RX_HEADS_IN) {
 		uint32_t i = c->heads_posted % RX_HEADS_IN;
 		void *data = c->head_memory + (size_t)i * HEAD_ROOM, *mr = NULL;
@@ -115,6 +117,7 @@ static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_hea
 	gantry_result posted;
 	int done = 0;
 
+	ASSERT(c->head_memory);
 	*ret_head = NULL;
 	/* Fails once the peer has closed. The receives posted before may hold heads all the same. */
 	posted = post_heads(c);
@@ -139,6 +142,7 @@ static gantry_result heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES
 		if (!head)
 			break;
 		*ret_moved = 1;
+		ASSERT(!c->answering);
 		c->answering = 1;
 		r = rx_transfer_hear(c, head, (size_t)size, false);
 		c->answering = 0;
@@ -216,6 +220,8 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 {
 	struct gantry_rx *rx = c->rx;
 
+	ASSERT_HELD(&rx->mu);
+	ASSERT(c->in.comm && c->out.comm && !c->head_memory);
 	if (c->device_handle.type == GANTRY_NET_DEVICE_UNPACK && c->device_handle.handle) {
 		c->unpack = c->device_handle.handle;
 		TRY_NOW(rx->device->ops->alloc(rx->device, rx->message, &c->landing));
@@ -259,7 +265,7 @@ static void conclude_send(struct gantry_rx_op *op) REQUIRES(rx_mu)
 		op->bytes = op->total;
 		rx_op_done(op, GANTRY_OK, "%s", "");
 	} else if (op->by_peer) {
-		rx_op_settle(op);
+		rx_op_cancelled(op);
 	}
 }
 
@@ -271,6 +277,7 @@ static int conclude(struct gantry_list *list, gantry_result r, const char *text)
 	while (!gantry_list_empty(list)) {
 		struct gantry_rx_op *op = gantry_container(list->next, struct gantry_rx_op, node);
 
+		ASSERT(!op->touching); /* shut() came before */
 		if (op->send)
 			conclude_send(op);
 		rx_op_done(op, r, "%s", text);
@@ -285,6 +292,7 @@ static void drop_flights(struct gantry_rx_conn *c, struct rx_side *s)
 	for (; s->head != s->tail; s->head++) {
 		struct rx_flight *f = rx_flight_at(s, s->head);
 
+		ASSERT(f->op->touching >= f->touches);
 		rx_stage_put(c->rx, s, f->stage);
 		rx_descs_put(c->rx, f->descs);
 		f->stage = NULL;
@@ -334,6 +342,7 @@ static void shut(struct gantry_rx_conn *c)
 
 void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ...)
 {
+	ASSERT_HELD(&c->rx->mu);
 	va_list args;
 	int missed = 0;
 
@@ -408,6 +417,7 @@ int rx_conn_progress(struct gantry_rx_conn *c)
 	gantry_result r = c->leaving;
 	int moved = 0;
 
+	ASSERT_HELD(&c->rx->mu);
 	if (c->error != GANTRY_OK)
 		return 0;
 	if (r == GANTRY_OK)
@@ -483,6 +493,7 @@ int rx_progress(struct gantry_rx *rx)
 {
 	int moved = 0;
 
+	ASSERT_HELD(&rx->mu);
 	gantry_list_each (pos, &rx->conns)
 		moved |= rx_conn_progress(gantry_container(pos, struct gantry_rx_conn, node));
 	look_for_stall(rx, moved);

@@ -15,6 +15,7 @@
 
 static void op_unref(struct gantry_rx_op *op)
 {
+	ASSERT(op->refs > 0);
 	if (--op->refs)
 		return;
 	if (op->event)
@@ -43,10 +44,19 @@ void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...)
 
 void rx_op_over(struct gantry_rx_op *op)
 {
+	ASSERT(op->phase != RX_OVER && op->conn);
 	gantry_list_remove(&op->node);
 	op->phase = RX_OVER;
 	op->conn = NULL;
 	op_unref(op);
+}
+
+void rx_op_cancelled(struct gantry_rx_op *op)
+{
+	ASSERT(op->ending && !op->touching);
+	rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by %s after %llu of %llu bytes (tag %llu)",
+		   op->by_peer ? op->conn->peer : "the caller", (unsigned long long)op->bytes,
+		   (unsigned long long)op->total, (unsigned long long)op->tag);
 }
 
 /* All messages that there will be are finished. */
@@ -72,9 +82,7 @@ void rx_op_settle(struct gantry_rx_op *op)
 		return;
 	}
 	if (op->ending && !op->touching)
-		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by %s after %llu of %llu bytes (tag %llu)",
-			   op->by_peer ? op->conn->peer : "the caller", (unsigned long long)op->bytes,
-			   (unsigned long long)op->total, tag);
+		rx_op_cancelled(op);
 	if (!op->ending && through && (op->taken || !op->send)) /* a receive needs no word of the peer */
 		rx_op_done(op, GANTRY_OK, "%s", "");
 	if (through && (op->ending || op->taken || !op->send))

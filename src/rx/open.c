@@ -151,6 +151,7 @@ gantry_result rx_stage_get(struct gantry_rx *rx, struct rx_side *side, struct ga
 
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s)
 {
+	ASSERT(!s || side->staged > 0);
 	if (s)
 		side->staged--;
 	gantry_pinned_give(&rx->stages, s);

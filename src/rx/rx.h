@@ -327,6 +327,8 @@ gantry_result rx_transfer_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* The user's part is over; the first result counts. */
 void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) REQUIRES(rx_mu)
 	__attribute__((format(printf, 3, 4)));
+/* ... because it was ended early, by either side, and nothing touches its memory any more. */
+void rx_op_cancelled(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* The transfer is over: the connection lets go. */
 void rx_op_over(struct gantry_rx_op *op);
 /* An op that is ending is done when nothing touches its memory; its transfer is over when all messages are through. */

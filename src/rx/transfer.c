@@ -49,6 +49,7 @@ static void reset_flight(struct rx_flight *f, struct gantry_rx_op *op, uint64_t 
 {
 	struct rx_flight fresh = {.op = op, .index = op->posted, .len = len, .slot = -1};
 
+	ASSERT(!f->descs);
 	fresh.event = f->event;
 	fresh.iov = f->iov;
 	fresh.iov_room = f->iov_room;
@@ -60,12 +61,15 @@ static uint64_t message_len(const struct gantry_rx_op *op, uint64_t index)
 {
 	uint64_t at = index * op->message;
 
+	ASSERT(index < op->nmessages && op->message);
 	return op->total - at < op->message ? op->total - at : op->message;
 }
 
 /* Its message is through: at the head of the ring there is another one. */
 static void leave_ring(struct gantry_rx_conn *c, struct rx_side *s, struct rx_flight *f)
 {
+	ASSERT(s->head != s->tail && f == rx_flight_at(s, s->head));
+	ASSERT(f->op->touching >= f->touches && f->op->finished < f->op->posted);
 	rx_stage_put(c->rx, s, f->stage);
 	f->stage = NULL;
 	f->op->touching -= f->touches;
@@ -76,6 +80,7 @@ static void leave_ring(struct gantry_rx_conn *c, struct rx_side *s, struct rx_fl
 /* The peer has said up to which message it goes on, and is answered in kind. */
 static gantry_result hear_end(struct gantry_rx_op *op, uint64_t messages) REQUIRES(rx_mu)
 {
+	ASSERT(op->posted <= op->nmessages);
 	if (!op->ending)
 		op->ending = op->by_peer = 1;
 	if (!op->told) { /* also if the caller has cancelled, but all of it was out: the receiver counts on an END */
@@ -157,6 +162,7 @@ static gantry_result send_granted(struct gantry_rx_conn *c, const struct rx_head
 			 (unsigned long long)h->transfer, (unsigned long long)h->arg);
 	gantry_list_remove(&op->node);
 	gantry_list_append(&c->out.data, &op->node);
+	ASSERT(c->out.noffered && op->phase == RX_OFFERED);
 	c->out.noffered--;
 	op->phase = RX_GRANTED;
 	op->message = h->arg;
@@ -201,6 +207,7 @@ static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_hea
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s rejected transfer %llu of %llu bytes, for a receive of %llu bytes",
 			 c->peer, (unsigned long long)h->transfer, (unsigned long long)op->total,
 			 (unsigned long long)h->bytes);
+	ASSERT(c->out.noffered && op->phase == RX_OFFERED);
 	c->out.noffered--;
 	if (h->kind == RX_TAKEN) {
 		op->bytes = op->total;
@@ -225,6 +232,7 @@ static gantry_result send_stopped(struct gantry_rx_conn *c, const struct rx_head
 				 (unsigned long long)h->transfer);
 		if (!op->ending)
 			op->ending = op->by_peer = 1;
+		ASSERT(c->out.noffered && op->phase == RX_OFFERED);
 		c->out.noffered--;
 		rx_op_settle(op);
 		rx_op_over(op);
@@ -285,6 +293,7 @@ static gantry_result prepare_send(struct gantry_rx_conn *c, struct gantry_rx_op 
 	uint64_t len = op->ending ? 0 : message_len(op, op->posted), run = 0;
 	uint8_t *at = len ? rx_batch_run(&op->batch, &op->cursor, len, &run) : NULL;
 
+	ASSERT(rx_flights(&c->out) < RX_DEPTH_MAX);
 	reset_flight(f, op, len);
 	if (at && run == len && (!op->batch.device || (f->mr = mr_of(c, op->batch.regions[op->cursor.entry])))) {
 		f->direct = at;
@@ -313,6 +322,7 @@ static gantry_result post_send(struct gantry_rx_conn *c, struct rx_flight *f) RE
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 
+	ASSERT(f->state == RX_FLIGHT_GATHER && !f->works && !f->request);
 	/* No way back to a staging buffer here: flights behind this one may hold all there are. */
 	if (f->niov)
 		r = net->ops->isendv(net, c->out.comm, f->iov, f->niov, RX_TAG_DATA, &f->request);
@@ -399,6 +409,7 @@ gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved)
 /* The bytes came with the head and go to device memory: the device has to do that. */
 static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 {
+	ASSERT(op->batch.device && !op->local);
 	op->phase = RX_LOCAL;
 	op->message = op->total;
 	op->nmessages = 1;
@@ -417,6 +428,7 @@ static gantry_result match(struct gantry_rx_op *op, const struct rx_head *h, con
 	struct rx_cursor start = {0, 0, 0};
 	uint64_t room = op->batch.bytes;
 
+	ASSERT(op->phase == RX_WAITING && !op->send);
 	op->transfer = h->transfer;
 	op->total = h->bytes;
 	RX_DEBUG(c->rx, "%s: transfer %llu of tag %llu, %llu bytes, meets a receive of %llu", c->peer,
@@ -531,6 +543,7 @@ gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, si
 	struct rx_head h;
 	gantry_result r;
 
+	ASSERT_HELD(&c->rx->mu);
 	if (rx_head_decode(data, size, &h) != GANTRY_OK)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %zu bytes that makes no sense", c->peer, size);
 	TRY_NOW(check_up(c, &h));
@@ -594,6 +607,7 @@ static gantry_result post_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op
 	void *data = NULL;
 	int tag = RX_TAG_DATA;
 
+	ASSERT(rx_flights(&c->in) < RX_DEPTH_MAX);
 	reset_flight(f, op, message_len(op, op->posted));
 	TRY_NOW(place_recv(c, op, f, &data));
 	size = (size_t)f->len;
@@ -635,6 +649,7 @@ static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQU
 	struct gantry_rx_op *op = f->op;
 	struct gantry_rx_counters *n = &c->rx->counters;
 
+	ASSERT(f->state == RX_FLIGHT_HERE);
 	if (op->ending && f->works) { /* a part of it is in the stream already */
 		TRY_NOW(rx_work_seal(c, f));
 		f->state = RX_FLIGHT_DEVICE;
@@ -674,6 +689,7 @@ static gantry_result retire_recv(struct gantry_rx_conn *c, struct rx_flight *f) 
 	struct gantry_rx_op *op = f->op;
 	struct gantry_net *net = c->rx->net;
 
+	ASSERT(f->state == RX_FLIGHT_SPENT);
 	if (f->slot >= 0)
 		r = net->ops->irecv_consumed(net, c->in.comm, 1, f->request);
 	leave_ring(c, &c->in, f);

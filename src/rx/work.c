@@ -99,8 +99,10 @@ out:
 
 void rx_batch_release(struct rx_batch *b)
 {
-	for (size_t i = 0; b->regions && i < b->n; i++)
+	for (size_t i = 0; b->regions && i < b->n; i++) {
+		ASSERT(b->regions[i]->users > 0);
 		b->regions[i]->users--;
+	}
 	free(b->regions);
 	b->regions = NULL;
 }
@@ -119,6 +121,7 @@ uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint6
 
 	if (c->entry >= b->n)
 		return NULL;
+	ASSERT(c->k < p->count && c->at < p->piece_bytes);
 	left = p->piece_bytes - c->at;
 	*ret_len = left < max ? left : max;
 	return (uint8_t *)p->base + c->k * p->stride + c->at;
@@ -167,6 +170,7 @@ void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, 
 	while (bytes) {
 		const uint8_t *from = rx_batch_run(b, &c, bytes, &len);
 
+		ASSERT(from);
 		memcpy(to, from, len);
 		to += len;
 		bytes -= len;
@@ -181,6 +185,7 @@ void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_
 	while (bytes) {
 		uint8_t *to = rx_batch_run(b, &c, bytes, &len);
 
+		ASSERT(to);
 		memcpy(to, from, len);
 		from += len;
 		bytes -= len;
@@ -247,6 +252,7 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 	};
 	struct gantry_launch launch = {.args = &args, .args_size = sizeof(args)};
 
+	ASSERT(l->n && l->n <= p->rx->max_descs);
 	gantry_unpack_launch_shape(dev, GANTRY_UNPACK_BESIDE, l->n, l->bytes, &launch);
 	l->descs->next = f->descs;
 	f->descs = l->descs;
@@ -299,6 +305,7 @@ gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f)
 	struct gantry_device *dev = c->rx->device;
 	struct gantry_stream *s = f->op->send ? c->rx->out_stream : c->rx->in_stream;
 
+	ASSERT(s);
 	if (!f->event)
 		TRY_NOW(dev->ops->event_create(dev, &f->event));
 	return dev->ops->event_record(dev, f->event, s);
@@ -372,6 +379,7 @@ gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f)
 	struct list l = {NULL, 0, 0};
 	uint64_t got;
 
+	ASSERT(f->walk_pos <= f->len);
 	TRY_NOW(stream_of(c->rx, stream));
 	p.stream = *stream;
 	if (!f->descs && !f->walk_pos && count_copies(f, COPIES_MAX) <= COPIES_MAX) {

@@ -458,17 +458,55 @@ static void flood_after_goodbye(void)
 	close_all();
 }
 
-TEST(goodbye)
+static void take_data(size_t size)
+{
+	static uint8_t in[MESSAGE];
+	void *data = in, *mr = NULL, *request = NULL;
+	int tag = RX_TAG_DATA, done = 0;
+
+	CHECK_OK(NET(irecv, run.in, 1, &data, &size, &tag, &mr, &request));
+	CHECK(request);
+	WAIT_WHILE (!done) {
+		gantry_rx_poll(run.rx, NULL, 0);
+		CHECK_OK(NET(test, request, &done, NULL));
+	}
+}
+
+/* The liar has all of a send, stops it, and is gone before the answer: the send ends once. */
+static void stop_after_goodbye(void)
+{
+	open_all();
+	begin();
+	enter(SENDS);
+	take_data(MESSAGE);
+	take_data(LARGE - MESSAGE);
+	WAIT_WHILE (ops[0]->finished < ops[0]->nmessages)
+		gantry_rx_poll(run.rx, NULL, 0);
+	NET(close_recv, run.in);
+	run.in = NULL;
+	sleep_ns(SECOND / 20); /* its goodbye is read by then */
+	say(&(struct rx_head){.kind = RX_STOP, .arg = ops[0]->nmessages});
+	UNTIL(gantry_rx_test(ops[0]) == GANTRY_RX_DONE);
+	CHECK_EQ(rx_result(ops[0]), GANTRY_ERR_CANCELLED);
+	__atomic_fetch_add(liar_turns.cases, 1, __ATOMIC_RELAXED);
+	leave();
+	close_all();
+}
+
+static void in_child(void (*test)(void))
 {
 	pid_t pid = CAN_FORK ? child_fork() : -1;
 
 	if (pid <= 0)
-		flood_after_goodbye();
+		test();
 	if (!pid)
 		child_end(0);
 	if (pid > 0)
 		child_wait(pid);
 }
+
+TEST_CALL(goodbye, in_child(flood_after_goodbye))
+TEST_CALL(goodbye_after_stop, in_child(stop_after_goodbye))
 
 /* ---- lies about offers ---- */
 

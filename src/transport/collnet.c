@@ -108,6 +108,7 @@ gantry_result gantry_collnet_listen(struct gantry_connector *send, struct gantry
 	struct collnet_resources *out = send->resources, *in = recv->resources;
 	struct collnet *n = calloc(1, sizeof(*n));
 
+	ASSERT(send->send && !recv->send && !out->net && !in->net);
 	if (!n)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for reducers");
 	n->refs = 2;
@@ -152,6 +153,7 @@ gantry_result gantry_collnet_open(struct gantry_connector *send, const struct ga
 					      .timeout = gantry_params()->connect_timeout,
 					      .stop = hosts->stop};
 
+	ASSERT(!n->open && !n->ranks);
 	n->ranks = calloc(hosts->n, sizeof(*n->ranks));
 	if (!n->ranks)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for reducers");
@@ -199,6 +201,7 @@ static void proxy_free(struct gantry_connector *c)
 		if (n->listen)
 			gantry_net_tcp()->ops->close_listen(gantry_net_tcp(), n->listen);
 		n->listen = NULL;
+		ASSERT(n->refs > 0);
 		if (--n->refs == 0) {
 			net_context_put(n->context);
 			free(n->ranks);
@@ -281,6 +284,7 @@ static gantry_result transmit(struct collnet *n, int *worked)
 {
 	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
 
+	ASSERT(pc->send && !back->send);
 	while (pc->moved < pc->posted) {
 		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->moved);
 		struct collnet_step *s = &n->steps[pc->moved % GANTRY_STEPS];
@@ -331,6 +335,7 @@ static gantry_result complete(struct collnet *n, int *worked)
 			pc->done++;
 			continue;
 		}
+		ASSERT(s->request);
 		TRY_NOW(n->plugin ? gantry_collnet_plugin_test(n->plugin, s->request, &done)
 				  : reducer_test(s->request, &done, NULL));
 		if (!done) {

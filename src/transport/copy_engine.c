@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/atomic.h"
 #include "base/log.h"
 #include "device/dev.h"
@@ -67,6 +68,7 @@ gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size)
 
 	if (!end)
 		return GANTRY_ERR_NOMEM;
+	ASSERT(c->proxy && !end->engine);
 	e = calloc(1, sizeof(*e));
 	if (!e)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
@@ -90,6 +92,7 @@ gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_by
 	struct gantry_copy_engine *e = end->engine;
 	void *staging = NULL;
 
+	ASSERT(e && !e->staging && gantry_rings_step_is_good(step_bytes));
 	TRY_NOW(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
 	e->staging = staging;
 	e->step_bytes = step_bytes;
@@ -112,6 +115,7 @@ gantry_result gantry_end_proxy_connect(struct gantry_connector *c)
 {
 	struct gantry_copy_engine *e = ((struct gantry_end *)c->resources)->engine;
 
+	ASSERT(e && !e->stream);
 	TRY_NOW(e->device->ops->stream_create(e->device, &e->stream));
 	for (int i = 0; i < GANTRY_STEPS; i++)
 		TRY_NOW(e->device->ops->event_create(e->device, &e->events[i]));
@@ -134,6 +138,7 @@ void gantry_end_proxy_free(struct gantry_connector *c)
 static gantry_result start(struct gantry_copy_engine *e, uint64_t step, const struct step *s, char *to,
 			   const char *from)
 {
+	ASSERT(e->stream && e->events[step % GANTRY_STEPS]);
 	if (s->size)
 		TRY_NOW(e->device->ops->copy_async(e->device, e->stream, to, from, s->size));
 	TRY_NOW(e->device->ops->event_record(e->device, e->events[step % GANTRY_STEPS], e->stream));
@@ -313,6 +318,7 @@ static void tell_remote_head(struct gantry_proxy_conn *pc, struct gantry_copy_en
 {
 	if (e->told == pc->flushed)
 		return;
+	ASSERT(e->told < pc->flushed);
 	e->told = pc->flushed;
 	dev_store(&e->remote.fifo->head, e->told);
 	dev_notify(e->remote.eventcount);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/atomic.h"
 #include "base/log.h"
 
@@ -37,6 +38,7 @@ void gantry_rings_layout(uint64_t simple_step, int ll, int ll128, struct gantry_
 {
 	struct gantry_rings g = {.size = GANTRY_ENDS_PAGE};
 
+	ASSERT(simple_step <= GANTRY_ENDS_STEP_MAX);
 	g.step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)simple_step;
 	g.at[GANTRY_PROTO_SIMPLE] = g.size;
 	g.size += GANTRY_STEPS * simple_step;
@@ -92,6 +94,7 @@ gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_
 {
 	void *memory = NULL;
 
+	ASSERT(!s->words && !s->made);
 	TRY_NOW(gantry_share_create(size, &memory, ret_address));
 	s->words = memory;
 	s->made = 1;
@@ -126,6 +129,7 @@ gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_
 {
 	void *memory = NULL;
 
+	ASSERT(!s->made || s->words);
 	if (s->made) {
 		store_release(&s->words->ready, 1);
 		if (s->offer.memory)

@@ -183,6 +183,7 @@ gantry_result net_link_connect(const struct gantry_connector *c, struct net_link
 	TRY_NOW(check_info(c, l, peer, ret_info));
 	if (l->comm)
 		return GANTRY_OK;
+	ASSERT(c->send == l->send && (c->send || l->listen));
 	l->device_handle = &l->handle_dev; /* the network fills it in, or puts another one here */
 	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
 		memcpy(l->handle, ret_info->handle, sizeof(l->handle)); /* the network keeps its state in it */
@@ -253,6 +254,7 @@ static gantry_result proxy_connect(struct gantry_connector *c)
 		if (!nc->link->shared)
 			TRY_NOW(net->ops->hasten(net, nc->link->comm, c->channel, 1));
 	}
+	ASSERT(c->channel < NET_CHANNELS_MAX && !nc->link->subs[c->channel]);
 	if (nc->link->nsubs <= c->channel)
 		nc->link->nsubs = c->channel + 1;
 	nc->link->subs[c->channel] = c->proxy;

@@ -133,6 +133,7 @@ static gantry_result start_plugin(struct net_context *x, const struct gantry_net
 	gantry_result r = GANTRY_OK;
 	struct gantry_loader *loader = NULL;
 
+	ASSERT_HELD(&contexts_mu_one);
 	x->net = gantry_net_tcp();
 	if (strcmp(name, "none") != 0) {
 		TRY(gantry_loader_open(name, &loader));
@@ -159,6 +160,7 @@ static gantry_result start_network(struct net_context *x, const struct gantry_ne
 	gantry_result r;
 	int more;
 
+	ASSERT_HELD(&contexts_mu_one);
 	if (network) {
 		x->net = network;
 		return context_start(x, config, network_loader);
@@ -195,6 +197,7 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 	contexts_mu_lock(&contexts_mu_one);
 	gantry_list_each_entry (it, &contexts, struct net_context, node) {
 		if (it->comm_id == comm_id && it->device == device && it->standing == c->standing) {
+			ASSERT(it->refs > 0);
 			it->refs++;
 			*ret_context = it;
 			goto out;
@@ -232,6 +235,7 @@ void net_context_put(struct net_context *x)
 	if (!x)
 		return;
 	contexts_mu_lock(&contexts_mu_one);
+	ASSERT(x->refs > 0);
 	if (--x->refs == 0) {
 		gantry_list_remove(&x->node);
 		x->net->ops->finalize(x->net, x->ctx);
@@ -354,6 +358,7 @@ static void destroy(struct net_link *l)
 {
 	struct gantry_net *net = l->context ? l->context->net : NULL;
 
+	ASSERT(!l->refs);
 	gantry_list_each_entry_safe (m, &l->memory, struct net_mem, node) {
 		net->ops->dereg_mr(net, l->comm, m->mr);
 		free(m);
@@ -393,6 +398,7 @@ void net_link_put(struct net_link *l, int channel)
 		return;
 	}
 	links_mu_lock(&links_mu_one);
+	ASSERT(channel < NET_CHANNELS_MAX && l->refs > 0);
 	l->subs[channel] = NULL;
 	last = --l->refs == 0;
 	if (last)
@@ -407,6 +413,7 @@ void net_link_retire(struct net_conn *nc)
 	struct net_link *l = nc->link;
 	int channel = nc->channel;
 
+	ASSERT(!nc->next);
 	links_mu_lock(&links_mu_one);
 	nc->next = l->gone;
 	l->gone = nc;
@@ -507,6 +514,7 @@ gantry_result net_deregister(struct gantry_proxy_conn *pc, void *handle)
 	gantry_result r = GANTRY_OK;
 
 	net_link_mu_lock(&l->mu);
+	ASSERT(m->refs > 0);
 	if (--m->refs == 0) {
 		gantry_list_remove(&m->node);
 		r = l->context->net->ops->dereg_mr(l->context->net, l->comm, m->mr);

@@ -140,6 +140,7 @@ static gantry_result find_pool(struct net_link *l, int nranks, size_t step, size
 	int each = l->shared ? l->nchannels : l->channels; /* without sharing each channel has a link of its own */
 	int links = nranks - 1, served = 0, most;
 
+	ASSERT_HELD(&pools_mu_one);
 	gantry_list_each_entry (p, &l->context->pools, struct net_pool, node) {
 		if (p->send == l->send)
 			served += p->slots / each;
@@ -154,6 +155,7 @@ static gantry_result find_pool(struct net_link *l, int nranks, size_t step, size
 		TRY_NOW(pool_create(l, each * (links > 1 ? links : 1), step, reserve, &l->pool));
 		gantry_list_append(&l->context->pools, &l->pool->node);
 	}
+	ASSERT(l->pool->used + l->nchannels <= l->pool->slots);
 	l->pool_slot = l->pool->used;
 	l->pool->used += l->nchannels;
 	l->pool->links++;
@@ -167,6 +169,7 @@ static gantry_result register_pool(struct net_link *l) REQUIRES(pools_mu)
 	int global = l->context->props.reg_is_global;
 	size_t size = (size_t)p->slots * p->reserve + p->shared.memory;
 
+	ASSERT_HELD(&pools_mu_one);
 	l->pool_mr = global ? p->mr : NULL;
 	if (!l->pool_mr)
 		TRY_NOW(net_link_register(l, p->host, size, net_context_memory(l->context, l->send), &l->pool_mr));
@@ -183,6 +186,7 @@ gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step, size_t
 	struct net_pool *p;
 	size_t from;
 
+	ASSERT(!nc->pool_dev);
 	pools_mu_lock(&pools_mu_one);
 	if (!l->pool)
 		TRY(find_pool(l, nranks, step, net_pool_reserve(step, coll_step)));
@@ -205,6 +209,7 @@ void net_pool_deregister(struct net_link *l)
 	if (!l->pool_mr)
 		return;
 	pools_mu_lock(&pools_mu_one);
+	ASSERT(l->pool->registered > 0);
 	last = --l->pool->registered == 0;
 	if (last)
 		l->pool->mr = NULL;
@@ -221,6 +226,7 @@ void net_pool_leave(struct net_link *l)
 	if (!l->pool)
 		return;
 	pools_mu_lock(&pools_mu_one);
+	ASSERT(l->pool->links > 0 && !l->pool_mr);
 	last = --l->pool->links == 0;
 	if (last)
 		gantry_list_remove(&l->pool->node);
@@ -238,6 +244,7 @@ static void begins(uint32_t *users, uint32_t *kinds)
 }
 static void ends(uint32_t *users, uint32_t *kinds)
 {
+	ASSERT(*users && *kinds);
 	*kinds -= --*users == 0;
 }
 
@@ -246,6 +253,7 @@ static struct gantry_piece *take_shared(struct net_conn *nc, uint64_t size)
 	struct net_pool *p = nc->link->pool;
 	struct gantry_piece *piece = NULL;
 
+	ASSERT(p->shared.taken <= p->shared.memory);
 	if (nc->held + size <= p->shared.memory - p->shared.taken)
 		piece = gantry_pinned_take(&p->shared, size);
 	if (!piece)
@@ -265,6 +273,7 @@ gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step 
 {
 	struct net_pool *p = nc->link->pool;
 
+	ASSERT(!s->piece);
 	if (size > p->reserve)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "a slice of %s, at most %s are moved at once with rank %d",
 			 SIZE_TEXT(size), SIZE_TEXT(p->reserve), nc->link->peer);
@@ -289,6 +298,7 @@ void net_pool_give(struct net_conn *nc, struct net_step *s)
 	struct net_pool *p = nc->link->pool;
 
 	if (s->piece && s->shared) {
+		ASSERT(nc->held >= s->piece->size);
 		nc->held -= s->piece->size;
 		if (!nc->held) {
 			ends(&p->by_channel[nc->channel], &p->channels);

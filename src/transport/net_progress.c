@@ -31,6 +31,7 @@ static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, in
 {
 	const uint64_t most = NET_EAGER_MOST / (uint64_t)l->nchannels;
 
+	ASSERT(channel >= 0 && channel < NET_CHANNELS_MAX);
 	if (!l->tagged || (op->exact && !l->shared))
 		return channel;
 	if (op->nsteps * op->step_bytes > most && (!op->exact || op->bytes > most))
@@ -46,6 +47,7 @@ static uint64_t *lines_of(const struct net_conn *nc, uint8_t proto, uint64_t ste
 	uint64_t bytes = proto == GANTRY_PROTO_LL ? gantry_ll_bytes(GANTRY_ENDS_LL_STEP)
 						  : gantry_ll128_bytes(GANTRY_ENDS_LL128_STEP);
 
+	ASSERT(proto != GANTRY_PROTO_SIMPLE && nc->rings.at[proto]);
 	return (void *)(nc->block_host + nc->rings.at[proto] + step % GANTRY_STEPS * bytes);
 }
 
@@ -184,6 +186,7 @@ static gantry_result complete_sends(struct gantry_proxy_conn *pc, struct net_con
 	struct gantry_net *net = nc->link->context->net;
 	uint64_t before = pc->done;
 
+	ASSERT(pc->done <= pc->moved && pc->moved <= pc->posted);
 	while (pc->done < pc->moved) {
 		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->done);
 		struct net_step *s = &nc->steps[pc->done % GANTRY_STEPS];
@@ -221,6 +224,7 @@ static gantry_result prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 
 	if (nc->prepared)
 		return GANTRY_OK;
+	ASSERT(op && !s->piece);
 	size = gantry_proxy_step_bytes(op, step);
 	if (op->ptr && !gantry_proxy_offered_as(pc, step, &mode, &offered, &place)) {
 		gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
@@ -257,6 +261,7 @@ static gantry_result prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 /* Requests are shared out: receives of one channel that wait must not keep those of another from being posted. */
 static int has_request(const struct net_conn *nc)
 {
+	ASSERT(nc->arrived <= nc->numbers && nc->link->nchannels > 0);
 	return nc->numbers - nc->arrived < NET_RECVS / (uint64_t)nc->link->nchannels;
 }
 
@@ -322,6 +327,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	size_t sizes[GANTRY_NET_MAX_RECVS];
 	uint32_t call = 0;
 
+	ASSERT(l->nrecvs < NET_RECVS && ~l->recvs_used);
 	if (!oldest_call(l, &call))
 		return GANTRY_OK;
 	memset(recv, 0, sizeof(*recv));
@@ -390,6 +396,7 @@ static void unpack_ll(struct net_conn *nc, uint8_t proto, uint64_t step, const c
 
 static gantry_result arrived(struct net_link *l, struct net_recv *recv, const int *sizes)
 {
+	ASSERT(recv->n > 0 && recv->n <= GANTRY_NET_MAX_RECVS && !recv->arrived);
 	for (int i = 0; i < recv->n; i++) {
 		struct gantry_proxy_conn *pc = recv->pc[i];
 		struct net_step *s = &((struct net_conn *)pc->resources)->steps[recv->step[i] % GANTRY_STEPS];
@@ -433,6 +440,7 @@ static gantry_result start_flush(struct net_link *l, struct net_recv *recv)
 
 static void hand_over(struct net_recv *recv)
 {
+	ASSERT(recv->arrived && !recv->over);
 	for (int i = 0; i < recv->n; i++) {
 		struct gantry_proxy_conn *pc = recv->pc[i];
 		struct net_conn *nc = pc->resources;
@@ -596,6 +604,7 @@ gantry_result gantry_direct_post(struct gantry_proxy_conn *pc, uint32_t i, void 
 	void *mr = NULL;
 	int tag = (l->tagged ? NET_TAG_EAGER : 0) + nc->channel; /* as tag_of has it */
 
+	ASSERT(i < GANTRY_DIRECT_MESSAGES);
 	s->request = NULL;
 	if (pc->send)
 		TRY_NOW(net->ops->isend(net, l->comm, data, bytes, tag, mr, &s->request));
@@ -609,5 +618,6 @@ gantry_result gantry_direct_test(struct gantry_proxy_conn *pc, uint32_t i, int *
 	struct net_conn *nc = pc->resources;
 	struct gantry_net *net = nc->link->context->net;
 
+	ASSERT(i < GANTRY_DIRECT_MESSAGES && nc->steps[i].request);
 	return net->ops->test(net, nc->steps[i].request, ret_done, ret_bytes);
 }

@@ -69,6 +69,7 @@ static void keep_rail(struct net_context *x, const struct gantry_nic *nic, int d
 {
 	struct net_rail *to = &x->rails[x->nrails++];
 
+	ASSERT(x->nrails <= GANTRY_NET_MAX_RAILS);
 	to->dev = dev;
 	to->addr = nic->addrs[0];
 }

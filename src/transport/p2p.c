@@ -105,6 +105,7 @@ static void block_put(struct p2p_block *b)
 	if (!b)
 		return;
 	blocks_mu_lock(&blocks_mu_one);
+	ASSERT(b->refs > 0);
 	last = --b->refs == 0;
 	if (last)
 		gantry_list_remove(&b->node);
@@ -148,6 +149,7 @@ static struct p2p_block *block_find(const unsigned char token[16])
 			found = b;
 	}
 	if (found) {
+		ASSERT(found->refs > 0);
 		found->refs++;
 		found->found = 1;
 	}
@@ -242,6 +244,7 @@ static gantry_result say_opened(const struct gantry_connector *c, const struct p
 
 	if (same_gpu(c))
 		return d->ops->copy(d, word, &there, sizeof(there));
+	ASSERT(mine && mine->base);
 	TRY_NOW(write_and_look(d, (uint64_t *)(void *)(mine->base + offsetof(struct gantry_end_words, probe)), word,
 			       &arrived));
 	if (!arrived)
@@ -480,6 +483,7 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 {
 	struct gantry_fifo *mine = (void *)end->block->base, *theirs = (void *)end->remote.base;
 
+	ASSERT(!end->base.engine);
 	gantry_end_fill_words(c, copies ? end->words_dev : c->send ? theirs : mine, 0);
 	if (!copies)
 		c->conn.head = c->send ? &mine->head : &theirs->head; /* the sender waits for it */

@@ -211,6 +211,7 @@ static gantry_result load_lib(const char *path) REQUIRES(libs_mu) EXCLUDES(regis
 	gantry_result (*init)(void);
 	void *dl, *symbol;
 
+	ASSERT_HELD(&libs_loading);
 	for (int i = 0; i < nlibs; i++)
 		if (strcmp(libs[i], path) == 0)
 			return GANTRY_OK;

@@ -165,6 +165,7 @@ static gantry_result progress_send(struct gantry_proxy_conn *pc, int *ret_worked
 	struct put_conn *p = pc->resources;
 	gantry_result r = GANTRY_OK;
 
+	ASSERT(pc->send && pc->moved - pc->done <= GANTRY_STEPS);
 	while (pc->moved < pc->end && pc->moved < pc->done + GANTRY_STEPS) {
 		r = send_step(pc, p, pc->moved);
 		if (r != GANTRY_OK)
@@ -218,6 +219,7 @@ static gantry_result post_receive(struct put_conn *p, uint64_t step)
 	TRY_NOW(net->ops->irecv(net, p->link->comm, 1, &data, (const size_t[]){x.size}, &tag, &mr, &x.request));
 	if (!x.request)
 		return GANTRY_AGAIN;
+	ASSERT(!p->rx[step % GANTRY_STEPS].request);
 	p->rx[step % GANTRY_STEPS] = x;
 	p->awaits_head = x.is_head;
 	if (!x.is_head) {
@@ -249,6 +251,7 @@ static gantry_result take_head(struct gantry_proxy_conn *pc, struct put_conn *p,
 	struct put_header h;
 	char *to = NULL;
 
+	ASSERT(p->awaits_head && !p->left);
 	memcpy(&h, x->buffer, size < sizeof(h) ? size : sizeof(h));
 	if (size < sizeof(h) || h.magic != PUT_MAGIC || size != sizeof(h) + h.inlined ||
 	    (h.inlined && h.inlined != h.put.bytes))
@@ -351,6 +354,7 @@ gantry_result gantry_put_setup(struct gantry_connector *c, const struct gantry_p
 
 	if (!p)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	ASSERT(!c->resources);
 	c->resources = c->proxy->resources = p;
 	c->proxy->side = c->send ? &send_side : &recv_side;
 	p->device = c->device;
@@ -379,6 +383,7 @@ gantry_result gantry_put_connect(struct gantry_connector *c, const struct gantry
 	struct net_info info;
 	void *host = NULL, *dev = NULL;
 
+	ASSERT(!p->ring_mr);
 	TRY_NOW(net_link_connect(c, p->link, peer, &info));
 	p->step = c->max_step = own_step(p) < info.max_step ? own_step(p) : info.max_step;
 	if (!p->ring_host) {
@@ -415,6 +420,7 @@ void gantry_put_give(struct gantry_connector *c, const struct gantry_put_request
 {
 	struct put_conn *p = c->resources;
 
+	ASSERT(p->given - load_acquire(&p->taken) < GANTRY_PUT_REQUESTS);
 	p->requests[p->given++ % GANTRY_PUT_REQUESTS] = *put;
 }
 

@@ -39,6 +39,7 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane) UNCHECKED
 	struct devmem_part *part;
 	struct tcp_flow *f = calloc(1, sizeof(*f));
 
+	ASSERT(!lane->flow);
 	if (!f)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
 	f->linear = malloc(FLOW_LINEAR);
@@ -87,6 +88,7 @@ static int grow_chunks(struct tcp_flow *f) REQUIRES(link_mu)
 {
 	struct tcp_chunk *chunks = malloc(2ul * f->room * sizeof(*chunks));
 
+	ASSERT(f->n == f->room);
 	if (!chunks)
 		return -1;
 	for (uint32_t i = 0; i < f->n; i++)
@@ -103,6 +105,7 @@ int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f)
 	struct tcp_flow *flow = f->lane < (uint32_t)l->nlanes ? l->lanes[f->lane].flow : NULL;
 	struct tcp_chunk c = {.piece = *f, .left = f->length};
 
+	ASSERT_HELD(&l->mu);
 	if (!flow) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
 				     "a header went ahead for lane %u, which carries its own", f->lane);
@@ -191,6 +194,7 @@ static int end_chunk(struct tcp_lane *lane) REQUIRES(link_mu)
 	struct tcp_flow *f = lane->flow;
 	struct tcp_chunk *c = &f->chunks[f->head];
 
+	ASSERT(f->n && !c->left && lane->link->rx.described);
 	f->head = (f->head + 1) % f->room;
 	f->n--;
 	lane->link->rx.described--;
@@ -213,6 +217,7 @@ static int attribute_flow(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu
 		struct tcp_chunk *c = &f->chunks[f->head];
 		uint32_t len = frag->len - f->skip;
 
+		ASSERT(f->skip <= frag->len && dropped < DEVMEM_LIST_MAX);
 		if (!f->n) {
 			lane->rx.stalled = true;
 			break;

@@ -38,6 +38,7 @@ static void list_together(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRE
 
 static void advance_together(struct tcp_lane_rx *rx, uint64_t n) REQUIRES(lane_rx_mu)
 {
+	ASSERT(n <= rx->left);
 	rx->dst += n;
 	rx->left -= n;
 }
@@ -53,6 +54,7 @@ static int put_together(struct tcp_lane *lane, const uint8_t *data, uint32_t n) 
 
 static int end_posted(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 {
+	ASSERT(lane->rx.recv && lane->rx.buffer && !lane->rx.left);
 	return tcp_match_end(lane->link, &lane->rx.frame.piece, lane->rx.recv, lane->rx.buffer);
 }
 
@@ -71,12 +73,14 @@ static void list_pieces(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRES(
 
 static void advance_pieces(struct tcp_lane_rx *rx, uint64_t n) REQUIRES(lane_rx_mu)
 {
+	ASSERT(n <= rx->left);
 	tcp_vec_skip(&rx->recv->vec, &rx->vec, n);
 	rx->left -= n;
 }
 
 static int put_pieces(struct tcp_lane *lane, const uint8_t *data, uint32_t n) REQUIRES(lane_rx_mu, link_mu)
 {
+	ASSERT(n <= lane->rx.left);
 	tcp_vec_put(&lane->rx.recv->vec, &lane->rx.vec, data, n);
 	lane->rx.left -= n;
 	return 0;
@@ -176,6 +180,7 @@ static void list_nowhere(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRES
 
 static void advance_nowhere(struct tcp_lane_rx *rx, uint64_t n) REQUIRES(lane_rx_mu)
 {
+	ASSERT(n <= rx->left);
 	rx->left -= n;
 }
 
@@ -221,6 +226,7 @@ static uint32_t list_span(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRE
 {
 	uint32_t ahead = rx->room - rx->tail;
 
+	ASSERT(rx->head <= rx->tail && rx->tail <= rx->room);
 	span->n = 0;
 	span->bytes = 0;
 	if (rx->state == TCP_RX_HEADER && rx->large && ahead > AHEAD_OF_LARGE)
@@ -250,6 +256,7 @@ static void take_span(struct tcp_lane *lane, const struct tcp_span *span, uint64
 			sum_payload(rx, span->iov, direct);
 		rx->target->advance(rx, direct);
 	}
+	ASSERT(n - direct <= rx->room - rx->tail);
 	rx->tail += (uint32_t)(n - direct);
 }
 

@@ -131,6 +131,7 @@ gantry_result tcp_link_open_rx(struct tcp_link *l)
 
 struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag)
 {
+	ASSERT(tags->count <= tags->room);
 	for (int i = 0; i < tags->count; i++) {
 		if (tags->items[i].tag == tag) {
 			tags->last = i;
@@ -169,6 +170,7 @@ gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
 /* The peer has closed one direction. */
 static void end_direction(struct tcp_link *l, struct tcp_end *end, const char *why) REQUIRES(link_mu)
 {
+	ASSERT_HELD(&l->mu);
 	if (end->over)
 		return;
 	snprintf(end->text, sizeof(end->text), "%s: %s", l->session.peer, why);
@@ -366,6 +368,8 @@ static void adopt_batch(struct tcp_link *l) REQUIRES(control_mu)
 	size_t size = 0, at = 0;
 	uint8_t *copy;
 
+	ASSERT_HELD(&l->control_mu);
+	ASSERT(l->control.iov_at <= l->control.iov_n);
 	for (int i = l->control.iov_at; i < l->control.iov_n; i++)
 		size += l->control.iov[i].iov_len;
 	l->control.batch_n = 0;

@@ -70,6 +70,8 @@ static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQU
 	uint32_t bytes = (uint32_t)s->size + WIRE_EAGER_SIZE;
 	uint8_t *at = c->buffers[c->now] + c->bytes;
 
+	ASSERT_HELD(&l->mu);
+	ASSERT(c->bytes + bytes <= LINK_COALESCE); /* is_coalesced */
 	store_relaxed(&l->tx.pending, 1);
 	if (l->session.resume) { /* they are kept, and sent from there */
 		encode_eager(l, s, s->header);
@@ -97,6 +99,8 @@ static const struct tcp_leave_ops tcp_leave_coalesced = {.trace = "", .post = po
 
 static enum tcp_wake post_bulk(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {
+	ASSERT_HELD(&l->mu);
+	ASSERT(!s->next && !s->sent);
 	gantry_list_append(&l->tx.bulk, &s->head.node);
 	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes + s->size);
 	return TCP_WAKE_WORKERS;
@@ -141,6 +145,7 @@ struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size
 
 void tcp_send_drop(struct tcp_link *l, struct tcp_send *s)
 {
+	ASSERT(s->head.kind == TCP_SEND && s->head.link == l);
 	s->head.state = TCP_FREE;
 	if (s->block)
 		tcp_stage_return(l, s);
@@ -169,6 +174,7 @@ static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *
 {
 	bool small = s->eager;
 
+	ASSERT_HELD(&l->mu);
 	s->index = t->posted++;
 	if ((t->haste == TCP_HASTE_NONE || s->vec.n) && s->size)
 		s->eager = false;
@@ -284,6 +290,7 @@ struct tcp_recv *tcp_recv_take(struct tcp_link *l)
 /* To where it was taken from. */
 static void put_recv(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 {
+	ASSERT(recv->head.kind == TCP_RECV && recv->head.link == l);
 	recv->head.state = TCP_FREE;
 	if (recv->sink)
 		recv->sink->release(l, recv, tested);
@@ -321,6 +328,7 @@ static enum tell queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **da
 {
 	enum tell tell = TELL_NOTHING;
 
+	ASSERT_HELD(&l->mu);
 	tcp_count_posted(l, recv, 1);
 	gantry_list_append(&l->rx.posted, &recv->head.node);
 	for (int i = 0; i < recv->n; i++) {

@@ -69,6 +69,7 @@ gantry_result tcp_stage_get(struct gantry_device *dev, struct tcp_stage **ret_st
 	stages_mu_lock(&stages_mu_one);
 	gantry_list_each_entry (s, &stages, struct tcp_stage, node) {
 		if (s->device == dev) {
+			ASSERT(s->refs > 0);
 			s->refs++;
 			*ret_stage = s;
 			goto out;
@@ -88,6 +89,7 @@ void tcp_stage_put(struct tcp_stage *s)
 	if (!s)
 		return;
 	stages_mu_lock(&stages_mu_one);
+	ASSERT(s->refs > 0);
 	last = --s->refs == 0;
 	if (last)
 		gantry_list_remove(&s->node);
@@ -99,6 +101,7 @@ void tcp_stage_put(struct tcp_stage *s)
 /* Pieces whose copies have ended since they were given back. */
 static void sweep(struct tcp_stage *s) REQUIRES(stage_mu)
 {
+	ASSERT_HELD(&s->mu);
 	for (struct gantry_piece **at = &s->draining, *b; (b = *at);) {
 		/* After an error of the device nothing is copied any more. */
 		if (s->device->ops->fence_reached(s->device, GANTRY_COPY_OUT, b->fence) == GANTRY_AGAIN) {
@@ -184,6 +187,8 @@ out:
 
 static enum tcp_wake post_staged(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {
+	ASSERT_HELD(&l->mu);
+	ASSERT(s->block);
 	s->staged = gantry_ticks();
 	gantry_list_append(&l->devmem.copying_out, &s->head.node);
 	store_relaxed(&l->devmem.copying_out_n, l->devmem.copying_out_n + 1);
@@ -227,6 +232,8 @@ static gantry_result finish_copy(struct tcp_link *l, bool *ret_flush) REQUIRES(l
 	struct tcp_send *s = gantry_container(d->copying_out.next, struct tcp_send, head.node);
 	gantry_result r = tcp_stage_ready(d->staging, s->block);
 
+	ASSERT_HELD(&l->mu);
+	ASSERT(d->copying_out_n);
 	if (r != GANTRY_OK)
 		return r;
 	gantry_list_remove(&s->head.node);
@@ -261,6 +268,7 @@ void tcp_stage_progress(struct tcp_link *l)
 
 void tcp_stage_return(struct tcp_link *l, struct tcp_send *s)
 {
+	ASSERT(l->devmem.staging && s->block);
 	tcp_stage_give(l->devmem.staging, s->block);
 	s->block = NULL;
 }

@@ -61,6 +61,7 @@ static gantry_result bind_lane(struct tcp_txmem *m, const struct devmem_source_o
 	const char *nic = tcp_lane_nic(lane);
 	int i = 0;
 
+	ASSERT(lane->index > 0 && lane->index < WIRE_MAX_LANES && m->n <= GANTRY_NET_MAX_RAILS);
 	while (i < m->n && strcmp(m->nics[i], nic) != 0)
 		i++;
 	if (i == m->n) {
@@ -113,6 +114,7 @@ static void drain_device(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	struct tcp_lane_tx *tx = &lane->tx;
 	uint32_t lo, hi;
 
+	ASSERT_HELD(&tx->lock);
 	for (int i = 0; i < DRAIN_MAX && tx->device && tcp_lane_busy(lane); i++) {
 		if (tx->device->ops->completed(tx->device, lane->io.fd, &lo, &hi) <= 0)
 			return; /* what is wrong with a socket shows when it is written or read */
@@ -200,6 +202,7 @@ static int push_device(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	struct tcp_txmem *m = tx->send->txmem;
 	struct devmem_tx *t = m->tx[m->of_lane[lane->index]];
 
+	ASSERT_HELD(&tx->lock);
 	while (tx->left) {
 		ssize_t n = t->ops->send(t, lane->io.fd, (uint64_t)(tx->data - m->base), tx->left,
 					 MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -117,6 +117,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u) UNCHEC
 	if (r != GANTRY_OK)
 		return r;
 	link_mu_lock(&l->mu);
+	ASSERT(!l->devmem.unpack || l->devmem.unpack == u);
 	for (int i = 0; i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
@@ -201,6 +202,7 @@ void tcp_unpack_detach(struct tcp_link *l)
 /* Written by one thread, read by those that log. */
 static void count(uint32_t *n, int change)
 {
+	ASSERT(change > 0 || *n);
 	store_relaxed(n, *n + (uint32_t)change);
 }
 
@@ -242,6 +244,7 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 	*ret_recv = NULL;
 	if (slot->side.busy)
 		return GANTRY_OK;
+	ASSERT(slot->recv.head.state == TCP_FREE);
 	slot->side.place = place;
 	slot->side.busy = true;
 	slot->recv.unpack = &slot->side;
@@ -348,6 +351,7 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 		return GANTRY_OK;
 	if (load_acquire(&req->state) != TCP_UNCONSUMED)
 		FAIL(GANTRY_ERR_USAGE, "irecvConsumed of a receive of which test has not said that it is done");
+	ASSERT(slot->side.busy);
 	req->state = TCP_FREE;
 	count(&u->busy, -1);
 	count(&u->unconsumed, -1);

@@ -34,6 +34,7 @@ static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t tot
 	struct tcp_unpack *u = l->devmem.unpack;
 	gantry_result r;
 
+	ASSERT_HELD(&l->mu);
 	if (!is_described(recv))
 		return 0;
 	if (eager && ur->place == TCP_PLACE_GATHER && ur->to_device && total > u->bounce_size)
@@ -92,6 +93,7 @@ static void list_bounce(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRES(
 
 static void advance_bounce(struct tcp_lane_rx *rx, uint64_t n) REQUIRES(lane_rx_mu)
 {
+	ASSERT(!rx->bounced && n <= LINK_BOUNCE && n <= rx->left);
 	rx->bounced = (uint32_t)n; /* and from there by put_bounce */
 }
 
@@ -101,6 +103,7 @@ static int put_bounce(struct tcp_lane *lane, const uint8_t *data, uint32_t n) RE
 	const struct wire_piece *f = &rx->frame.piece;
 	uint64_t offset = f->offset + f->length - rx->left;
 
+	ASSERT(n <= rx->left);
 	rx->left -= n;
 	return write_bytes(lane->link, rx->recv, data, n, offset);
 }
@@ -180,6 +183,7 @@ static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 {
 	struct tcp_unpack_recv *ur = recv->unpack;
 
+	ASSERT(!ur->copying);
 	if (ur->place == TCP_PLACE_BOUNCE)
 		TRY_NOW(copy(u, ur->user, ur->bounce, recv->buffers[0].total));
 	for (uint32_t i = 0; ur->place == TCP_PLACE_GATHER && i < ur->table.n; i++) {
@@ -245,6 +249,7 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 	const struct tcp_unpack_recv *ur = recv->unpack;
 	uint64_t n = ur->place == TCP_PLACE_TABLE ? ur->table.n : 0;
 
+	ASSERT(load_relaxed(&recv->head.state) == TCP_PENDING && !ur->finishing);
 	u->messages++;
 	u->descs += n;
 	u->landing_ticks += gantry_ticks() - recv->unpack->since;
@@ -272,6 +277,8 @@ static bool finish(struct tcp_link *l, struct tcp_recv *recv) REQUIRES(link_mu)
 
 static void complete_message(struct tcp_link *l, struct tcp_recv *recv) REQUIRES(link_mu)
 {
+	ASSERT_HELD(&l->mu);
+	ASSERT(!recv->unpack->finishing);
 	recv->unpack->since = gantry_ticks();
 	if (finish(l, recv))
 		return;
@@ -302,6 +309,7 @@ void tcp_unpack_progress(struct tcp_link *l)
 	for (uint32_t n = l->devmem.copying_in_n; n; n--) {
 		struct tcp_recv *recv = gantry_container(l->devmem.copying_in.next, struct tcp_recv, head.node);
 
+		ASSERT(recv->unpack->finishing);
 		/* One that is over may be posted again at once: it leaves the list before. */
 		gantry_list_remove(&recv->head.node);
 		recv->unpack->finishing = false;

@@ -173,6 +173,7 @@ static struct tcp_link *grab_link(int self, uint32_t i)
 {
 	struct tcp_link *l = load_seq(&workers.links[i]);
 
+	ASSERT(self >= 0 && self < MAX_WORKERS && i < MAX_LINKS);
 	if (!l)
 		return NULL;
 	store_seq(&workers.working[self].link, l);
@@ -362,6 +363,7 @@ static void start_workers(void)
 		close_events();
 		return;
 	}
+	ASSERT(wanted <= MAX_WORKERS);
 	workers.stopping = 0;
 	for (int i = 0; i < wanted; i++) {
 		if (gantry_thread_start("gantry-helper", run_worker, (void *)(intptr_t)i, &workers.threads[i]) !=

@@ -443,6 +443,7 @@ static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const
 
 	if (m->over != GANTRY_OK || !m->callbacks) /* else the hub answers for a rank that is gone */
 		TRY_NOW(obstacle(m, h->to));
+	ASSERT(m->conn);
 	if (m->conn->out_bytes > CTL_USER_MAX)
 		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
 			 m->config.rank, m->conn->out_bytes, m->hub);
@@ -478,6 +479,7 @@ static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *ms
 	if (size)
 		memcpy(data, msg->bytes, size);
 	gantry_list_remove(&msg->node);
+	ASSERT(m->inbox_bytes >= sizeof(*msg) + size);
 	m->inbox_bytes -= sizeof(*msg) + size;
 	free(msg);
 	return GANTRY_OK;
@@ -612,6 +614,7 @@ static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, c
 	uint8_t body[4];
 	gantry_result r;
 
+	ASSERT(!m->direct.exchange);
 	put32(body, (uint32_t)size);
 	if (size) {
 		memcpy((uint8_t *)all + (size_t)m->config.rank * size, mine, size);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/assert.h"
+
 int ctl_bruck_rounds(int nranks)
 {
 	int n = 0;
@@ -29,6 +31,7 @@ int ctl_bruck_round(int from, int to, int nranks)
 
 void ctl_bruck_start(struct ctl_bruck *b, int rank, int nranks, size_t part, uint8_t *all)
 {
+	ASSERT(rank >= 0 && rank < nranks);
 	*b = (struct ctl_bruck){.rank = rank, .nranks = nranks, .part = part, .all = all};
 }
 
@@ -37,6 +40,7 @@ static int count_parts(const struct ctl_bruck *b, int round)
 {
 	int have = 1 << round, missing = b->nranks - have;
 
+	ASSERT(round >= 0 && missing > 0);
 	return have < missing ? have : missing;
 }
 
@@ -57,6 +61,7 @@ static size_t bytes_to_end(const struct ctl_bruck *b, int first, size_t size)
 {
 	size_t to_end = (size_t)(b->nranks - first) * b->part;
 
+	ASSERT(first >= 0 && first < b->nranks);
 	return size < to_end ? size : to_end;
 }
 

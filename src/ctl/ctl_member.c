@@ -98,6 +98,7 @@ static void run_callback(struct callback *cb) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = cb->member;
 
+	ASSERT(!m->calling && !m->leaving);
 	m->calling = 1;
 	if (cb->head.kind == CTL_CALL) {
 		answer_call(cb);
@@ -121,6 +122,7 @@ int ctl_members_call_back(void)
 		gantry_list_remove(&cb->node);
 		if (!cb->member->leaving)
 			run_callback(cb);
+		ASSERT(cb->member->callbacks > 0);
 		if (--cb->member->callbacks == 0)
 			tell_news(cb->member);
 		free(cb);
@@ -143,6 +145,7 @@ static void drop_callbacks(const struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void call_done(struct ctl_call *call, gantry_result result) REQUIRES(loop_mu)
 {
+	ASSERT(!call->done);
 	call->result = result;
 	call->done = 1;
 	gantry_list_remove(&call->node);
@@ -152,6 +155,7 @@ static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const c
 {
 	struct ctl_peer *peer = &m->peers[rank];
 
+	ASSERT(rank >= 0 && rank < m->config.nranks && why != GANTRY_OK);
 	if (peer->gone != GANTRY_OK)
 		return;
 	peer->gone = why;
@@ -258,6 +262,7 @@ static void ask_time(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	const struct ctl_head h = {.kind = CTL_TIME, .from = m->config.rank, .to = -1, .tag = gantry_now_ns()};
 
+	ASSERT(m->conn && m->trips > 0);
 	ctl_conn_send(m->conn, &h, NULL);
 }
 
@@ -506,6 +511,7 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 		return;
 	inet_dial_stop(&m->dial.to_hub);
 	ctl_conn_finish(m->conn, linger);
+	ASSERT(ctl_service.nleaving > 0);
 	ctl_service.nleaving--;
 	ctl_exchange_forget(m);
 	inet_port_put(&exchange_service, m->direct.port);
@@ -554,6 +560,7 @@ static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	const struct ctl_conn *c = m->conn;
 	uint64_t stall = m->timeout / STALLS;
 
+	ASSERT(c);
 	if (ctl_silent(&m->conn->heard, m->timeout)) {
 		give_up_hub(m);
 		return;

@@ -80,6 +80,7 @@ struct ctl_buf *ctl_buf_make(const struct ctl_head *h, const void *body)
 
 void ctl_buf_put(struct ctl_buf *b)
 {
+	ASSERT(!b || b->refs > 0);
 	if (b && --b->refs == 0)
 		free(b);
 }
@@ -124,6 +125,7 @@ static bool seal_frame(struct ctl_conn *c, struct ctl_out *o)
 	size_t left = o->buf->size, records = (left + GANTRY_SEAL_MAX - 1) / GANTRY_SEAL_MAX, n;
 	struct ctl_buf *sealed = malloc(sizeof(*sealed) + left + records * GANTRY_SEAL_EXTRA);
 
+	ASSERT(c->seals.tx && !o->sealed);
 	if (!sealed)
 		goto failed;
 	sealed->refs = 1;
@@ -192,6 +194,7 @@ static struct ctl_out *first_of(struct gantry_list *list)
 
 static void drop_frame(struct ctl_conn *c, struct ctl_out *o)
 {
+	ASSERT(c->out_bytes >= o->buf->size);
 	c->out_bytes -= o->buf->size;
 	ctl_out_free(o);
 }
@@ -246,6 +249,7 @@ static void written(struct ctl_conn *c, size_t n)
 		n -= (o->sealed ? o->sealed : o->buf)->size;
 		frame_written(c, o);
 	}
+	ASSERT(o || !n);
 	c->out_at = n;
 }
 
@@ -268,6 +272,7 @@ static size_t fill_iov(struct ctl_conn *c, struct iovec iov[IOVECS])
 
 		if (!b)
 			break;
+		ASSERT(skip < b->size);
 		iov[n].iov_base = (void *)(b->bytes + skip);
 		iov[n++].iov_len = b->size - skip;
 		skip = 0;
@@ -277,6 +282,7 @@ static size_t fill_iov(struct ctl_conn *c, struct iovec iov[IOVECS])
 
 static void flush(struct ctl_conn *c) REQUIRES(loop_mu)
 {
+	ASSERT(!c->closed && c->source.fd >= 0);
 	while (!gantry_list_empty(&c->out) && !c->out_dead) {
 		struct iovec iov[IOVECS];
 		struct msghdr msg = {.msg_iov = iov, .msg_iovlen = fill_iov(c, iov)};
@@ -329,6 +335,7 @@ static void trim_kept(struct ctl_conn *c, uint64_t received)
 	struct ctl_out *o;
 
 	while (s->acked < received && (o = first_of(&s->kept))) {
+		ASSERT(s->nkept);
 		drop_frame(c, o);
 		s->acked++;
 		s->nkept--;
@@ -359,6 +366,7 @@ static int count_frame(struct ctl_conn *c, const struct ctl_head *h)
 	}
 	s->received++;
 	s->untold += CTL_HEAD_SIZE + (size_t)h->size;
+	ASSERT(s->told <= s->received);
 	if (s->received - s->told >= CTL_ACK_FRAMES || s->untold >= CTL_ACK_BYTES)
 		ctl_conn_send_life(c);
 	return 1;
@@ -380,6 +388,7 @@ static int on_frame(void *ctx, const struct ctl_head *h, const uint8_t *body) RE
  * not whole on either side counts as nothing. */
 static void cut_conn(struct ctl_conn *c) REQUIRES(loop_mu)
 {
+	ASSERT(!c->closed);
 	inet_source_reset(&c->source);
 	gantry_list_each_entry (o, &c->out, struct ctl_out, node) {
 		ctl_buf_put(o->sealed);
@@ -455,6 +464,7 @@ static void open_record(struct ctl_conn *c) REQUIRES(loop_mu)
 	uint8_t *plain = c->cut + GANTRY_SEAL_HEADER;
 	gantry_result r;
 
+	ASSERT(c->cut_n > GANTRY_SEAL_EXTRA);
 	c->cut_n = 0;
 	if (!gantry_seal_open(c->seals.rx, c->cut, &(struct iovec){plain, length}, 1)) {
 		refuse_record(c, "a record is not authentic: it was changed on the way");
@@ -537,6 +547,7 @@ static gantry_result attach_socket(struct ctl_conn *c, int fd, struct inet_seals
 	const struct sock_options o = {.traffic_class = -1, .timeout_ns = gantry_params()->timeout};
 	gantry_result r = GANTRY_OK;
 
+	ASSERT(!c->seals.tx && !c->seals.rx);
 	c->source = (struct inet_source){.fd = fd, .ready = conn_ready};
 	c->seals = *seals;
 	*seals = (struct inet_seals){0};
@@ -560,6 +571,7 @@ gantry_result ctl_conn_make(int fd, struct inet_seals *seals, const struct gantr
 	gantry_result r = GANTRY_OK;
 	struct ctl_conn *c = calloc(1, sizeof(*c));
 
+	ASSERT_HELD(&inet_loop.mu);
 	if (!c) {
 		inet_seals_free(seals);
 		close(fd);
@@ -587,6 +599,7 @@ static void rewind_out(struct ctl_conn *c, uint64_t received)
 {
 	struct ctl_session *s = &c->session;
 
+	ASSERT(!c->out_at); /* cut_conn */
 	/* All of them first: the peer may have frames that wait here for the second time. */
 	gantry_list_each_entry_safe (o, &c->out, struct ctl_out, node) {
 		if (!is_counted(o)) {
@@ -635,6 +648,7 @@ void ctl_conn_close(struct ctl_conn *c)
 {
 	if (!c || c->closed)
 		return;
+	ASSERT_HELD(&inet_loop.mu);
 	c->closed = true;
 	inet_source_close(&c->source);
 	drop_out(c);
@@ -694,6 +708,7 @@ static void tick_conns(void) REQUIRES(loop_mu)
 static void reap_conns(void) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry_safe (c, &ctl_service.dead, struct ctl_conn, node) {
+		ASSERT(c->closed);
 		gantry_list_remove(&c->node);
 		ctl_parser_free(&c->in);
 		inet_seals_free(&c->seals);

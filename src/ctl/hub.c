@@ -101,6 +101,7 @@ static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES
 {
 	struct hub *hub = rank->hub;
 
+	ASSERT(rank->conn && hub->state == HUB_RUNNING);
 	hub_probe_drop(rank);
 	ctl_conn_finish(rank->conn, HUB_LINGER_NS);
 	rank->conn = NULL;
@@ -143,6 +144,7 @@ static void tell_left(struct hub *hub)
 			at += 8;
 		}
 	}
+	ASSERT(!b || at == b->bytes + b->size);
 	hub_tell_all(hub, b);
 }
 
@@ -152,6 +154,7 @@ void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 	const struct ctl_head h = {.kind = CTL_LOST, .from = hub_rank_index(rank), .result = why};
 	char who[HUB_RANK_TEXT], text[CTL_TEXT_MAX];
 
+	ASSERT(rank->state == HUB_HERE && hub->nhere > 0);
 	snprintf(text, sizeof(text), "%s: %s", hub_rank_text(rank, who), cause);
 	if (hub->state != HUB_RUNNING) {
 		hub_probe_drop(rank);
@@ -175,6 +178,7 @@ static void rank_left(struct hub_rank *rank) REQUIRES(loop_mu)
 	struct hub *hub = rank->hub;
 	char who[HUB_RANK_TEXT];
 
+	ASSERT(rank->state == HUB_HERE && hub->nhere > 0 && !rank->untold);
 	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, hub_rank_text(rank, who));
 	rank->why = GANTRY_ERR_PEER_CLOSED;
 	rank_gone(rank, HUB_LEFT);
@@ -224,6 +228,7 @@ static int hear_for_another(struct hub_rank *rank, const struct ctl_head *h, con
 	struct hub_rank *to = &rank->hub->ranks[h->to];
 	struct ctl_head reply = {.kind = CTL_REPLY, .from = h->to, .to = h->from, .tag = h->tag, .result = to->why};
 
+	ASSERT(h->to >= 0 && h->to < rank->hub->nranks); /* may_say */
 	if (to->state == HUB_HERE)
 		ctl_conn_send(to->conn, h, body);
 	else if (h->kind == CTL_CALL)
@@ -294,6 +299,7 @@ struct hub *hub_find(uint64_t comm_id)
 
 static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {
+	ASSERT(hub->state == HUB_ENDED && !hub->nhere);
 	LOG_INFO(COMM, "comm %016llx: the hub ends; %llu bytes of %d ranks came, %llu went",
 		 (unsigned long long)hub->comm_id, (unsigned long long)hub->traffic.in, hub->nranks,
 		 (unsigned long long)hub->traffic.out);

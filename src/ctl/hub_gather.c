@@ -54,6 +54,7 @@ static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...
 	struct hub_gather *g = &hub->gather;
 	va_list ap;
 
+	ASSERT(g->open);
 	va_start(ap, fmt);
 	vsnprintf(g->text, sizeof(g->text), fmt, ap);
 	va_end(ap);
@@ -128,6 +129,7 @@ static void begin_gather(struct hub *hub, const struct ctl_head *h, uint32_t siz
 	struct hub_gather *g = &hub->gather;
 	struct ctl_head whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
 
+	ASSERT(!g->open && !g->buf);
 	whole.size = hub->exchange ? 0 : (uint32_t)hub->nranks * size;
 	g->buf = ctl_buf_make(&whole, NULL);
 	g->number = h->tag;
@@ -154,6 +156,7 @@ static void end_gather(struct hub *hub)
 {
 	struct hub_gather *g = &hub->gather;
 
+	ASSERT(g->open && g->count == hub->nranks);
 	hub_tell_all(hub, g->buf);
 	g->buf = NULL;
 	g->open = 0;
@@ -166,6 +169,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 	const struct hub_rank *missing = somebody_gone(hub);
 	char who[HUB_RANK_TEXT];
 
+	ASSERT(g->open && !rank->gave);
 	rank->gave = 1;
 	if (!g->buf) {
 		fail_gather(hub, GANTRY_ERR_NOMEM, "no memory at the hub for an allgather of %u bytes", size);

@@ -54,6 +54,7 @@ int hub_awaits(uint64_t comm_id, char *buf, size_t len)
 
 void hub_join_fail(struct hub *hub, gantry_result why, const char *fmt, ...)
 {
+	ASSERT(hub->state == HUB_OPEN || hub->state == HUB_FAILED);
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -134,6 +135,7 @@ static bool make_ranks(struct hub *hub, int nranks) REQUIRES(loop_mu)
 {
 	char advice[GANTRY_ADVICE_TEXT];
 
+	ASSERT(!hub->ranks && !hub->nhere);
 	if (!make_room(hub, nranks)) {
 		hub_join_fail(hub, GANTRY_ERR_LIMIT,
 			      "the process that made the unique id (%s) needs an open file for each of %d ranks, and "
@@ -213,6 +215,7 @@ static int find_ranges(const struct hub *hub, struct ctl_range *ret)
 			ret[n - 1].count++;
 		before = here;
 	}
+	ASSERT(n <= (hub->nranks + 1) / 2);
 	return n;
 }
 
@@ -230,6 +233,7 @@ static void tell_ready(struct hub *hub, int rank, const struct ctl_range *ranges
 	const struct gantry_addr *addrs = hub->exchange ? hub->addrs : NULL;
 	struct ctl_buf *b;
 
+	ASSERT(rank >= 0 && rank < hub->nranks && hub->ranks[rank].state == HUB_HERE);
 	h.size = (uint32_t)ctl_ready_size(nranges, addrs, hub->nranks);
 	b = ctl_buf_make(&h, NULL);
 	if (b)
@@ -242,6 +246,7 @@ static void all_here(struct hub *hub) REQUIRES(loop_mu)
 	struct ctl_range *ranges = calloc((size_t)(hub->nranks + 1) / 2, sizeof(*ranges));
 	int nranges;
 
+	ASSERT(hub->state == HUB_OPEN && hub->nhere == hub->nranks);
 	if (!ranges) {
 		hub_join_fail(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", hub->nranks);
 		return;
@@ -289,6 +294,7 @@ static void admit_rank(struct hub *hub, struct inet_conn *from, const struct ctl
 	newcomer.conn = c;
 	if (!fits(hub, c, h, who))
 		return;
+	ASSERT(hub->ranks[h->rank].state == HUB_ABSENT && hub->nhere < hub->nranks);
 	hub->ranks[h->rank] = newcomer;
 	hub->addrs[h->rank] = h->addr;
 	c->session.on = hub_resumes(h);

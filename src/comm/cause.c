@@ -94,6 +94,7 @@ void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const cha
 	comm_mu_lock(&comm->mu);
 	/* The first symptom is the nearest to the cause, and the reason is said once. */
 	if (!over(comm) && !comm->cause.looking) {
+		ASSERT(!load_relaxed(&comm->cause.waits));
 		comm->cause.looking = first = 1;
 		comm->cause.result = r;
 		comm->cause.rank = rank;

@@ -57,6 +57,7 @@ static int latch_error(struct gantry_comm *comm, gantry_result r, int rank, cons
 {
 	int first;
 
+	ASSERT(r != GANTRY_OK);
 	comm_mu_lock(&comm->mu);
 	first = comm->error.result == GANTRY_OK;
 	if (first) {
@@ -198,6 +199,7 @@ _Static_assert(sizeof(struct settings) <= GANTRY_CTL_MESSAGE_MAX, "travels in an
 
 static void put_setting(struct settings *s, size_t at, const char *value)
 {
+	ASSERT(at < AGREE_MAX);
 	s->hash[at] = 14695981039346656037u;
 	for (const char *p = value; *p; p++)
 		s->hash[at] = (s->hash[at] ^ (unsigned char)*p) * 1099511628211u;
@@ -360,6 +362,7 @@ static gantry_result agree(struct gantry_comm *comm)
 	struct card mine = {0}, *all = NULL;
 	int differ;
 
+	ASSERT(comm->ctl && !comm->infos && !comm->peers);
 	own_info(comm, &mine.info);
 	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, comm->life.channels, &settings, names));
@@ -412,6 +415,7 @@ static gantry_result make_states(struct gantry_comm *comm)
 	void *host = NULL, *dev = NULL, *conns = NULL;
 	struct gantry_device *d = comm->device;
 
+	ASSERT(!comm->states_host && comm->nchannels > 0 && comm->nchannels <= COMM_CHANNELS_MAX);
 	TRY_NOW(d->ops->alloc_mapped(d, n * sizeof(struct gantry_conn_state), &host, &dev));
 	comm->states_host = host;
 	comm->states_dev = dev;
@@ -442,6 +446,7 @@ void comm_free(struct gantry_comm *comm)
 {
 	struct gantry_device *d = comm->device;
 
+	ASSERT(!comm->life.has_thread);
 	comm_cause_end(comm);
 	comm_watch_remove(comm);
 	if (comm->peers)
@@ -543,6 +548,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 						  .held = &comm->coll.held,
 						  .any_thread = comm->device->kind == GANTRY_DEVICE_HOST};
 
+	ASSERT(!comm->ctl && comm->life.starting);
 	store_relaxed(&comm->id, gantry_ctl_comm_id(&comm->life.unique));
 	gantry_trace_begin();
 	gantry_trace_own();
@@ -621,6 +627,7 @@ gantry_result comm_last_meeting(struct gantry_comm *comm)
 	if (comm->nranks == 1)
 		return GANTRY_OK;
 	TRY_NOW(comm_onesided_flush(comm));
+	ASSERT(!load_relaxed(&comm->closing));
 	store_release(&comm->closing, 1);
 	return gantry_ctl_allgather(comm->ctl, NULL, 0, NULL);
 }

@@ -281,6 +281,7 @@ static inline const struct gantry_transport_side *comm_side_of(const struct gant
 
 static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm *comm, int peer, int send, int channel)
 {
+	ASSERT(peer >= 0 && peer < comm->nranks && channel >= 0 && channel < comm->nchannels);
 	return &comm->states_host[(peer * 2 + send) * comm->nchannels + channel];
 }
 

@@ -95,6 +95,7 @@ static gantry_result listen_here(struct gantry_comm *comm, unsigned char handle[
 {
 	struct comm_peer *p = &comm->peers[comm->rank];
 
+	ASSERT(!p->transport && !p->conns[0] && !p->conns[1]);
 	p->transport = &gantry_transport_collnet;
 	for (int send = 0; send < 2; send++) {
 		p->conns[send] = calloc((size_t)comm->nchannels, sizeof(*p->conns[send]));

@@ -66,6 +66,7 @@ void comm_times_coll(struct gantry_comm *comm, struct gantry_xfer_time *t, uint3
 	static uint32_t last;
 	const struct comm_note *n = &comm->coll.notes[comm->coll.calls % COMM_NOTES];
 
+	ASSERT(channel < COMM_CHANNELS_MAX);
 	if (!comm->coll.track)
 		comm->coll.track = TRACKS | fetch_add_relaxed(&last, COMM_CHANNELS_MAX);
 	*t = (struct gantry_xfer_time){.conn = comm->coll.track + channel, .op = (uint32_t)n->number};
@@ -127,6 +128,7 @@ void comm_times_collect(struct gantry_comm *comm, int all)
 
 		if (!w->ntimes || (!all && comm_work_busy(w)))
 			continue;
+		ASSERT(w->times_host);
 		put_events(w, &a);
 		w->ntimes = 0;
 	}

@@ -36,6 +36,7 @@ static void *later_main(void *arg)
 	for (size_t i = 0; i < l->ncomms; i++) {
 		if (r != GANTRY_OK)
 			comm_fail(l->comms[i], r, -1, gantry_last_error());
+		ASSERT(load_relaxed(&l->comms[i]->life.running));
 		store_release(&l->comms[i]->life.running, 0); /* from here on it may be freed */
 	}
 	later_free(l);
@@ -92,6 +93,7 @@ gantry_result comm_group_later(const struct comm_call *calls, size_t n)
 	life = &l->comms[0]->life;
 	r = gantry_thread_start("gantry-later", later_main, l, &life->thread);
 	if (r == GANTRY_OK) {
+		ASSERT(!life->has_thread);
 		life->has_thread = 1;
 		return GANTRY_AGAIN;
 	}

@@ -68,6 +68,7 @@ static struct gantry_comm *owner_of(const struct job *job)
 /* What follows it may be looked at by other threads from now on; and the old one may go. */
 static void child_done(struct gantry_comm *child)
 {
+	ASSERT(load_relaxed(&child->life.starting));
 	child->life.parent = NULL;
 	child->life.members = NULL;
 	child->life.nmembers = 0;
@@ -85,6 +86,7 @@ static void *job_main(void *arg)
 			  gantry_last_error());
 	if (job->child)
 		child_done(job->child);
+	ASSERT(load_relaxed(&owner->life.running));
 	job_free(job);
 	store_release(&owner->life.running, 0);
 	return NULL;
@@ -99,6 +101,7 @@ static gantry_result job_start(struct job *job, int nonblocking, struct gantry_c
 
 	if (job->parent)
 		comm_life_wait(owner); /* a thread that has ended */
+	ASSERT(!life->has_thread && !load_relaxed(&life->running));
 	if (nonblocking) {
 		store_release(&life->running, 1);
 		if (ret_comm)
@@ -206,6 +209,7 @@ static gantry_result blind_stop(struct gantry_comm *comm)
 {
 	uint64_t now = gantry_now_ns(), limit = gantry_params()->connect_timeout;
 
+	ASSERT(comm->life.parent);
 	if (comm->ctl || !gantry_ctl_is_over(comm->life.parent->ctl)) {
 		comm->life.blind_since = 0;
 		return GANTRY_OK;
@@ -337,6 +341,7 @@ static gantry_result meet(struct job *job, const char *kind, uint64_t number, ui
 	for (int i = 0; i < job->nmembers; i++)
 		if (job->members[i] == parent->rank)
 			own = i;
+	ASSERT(job->nmembers <= parent->nranks);
 	child->life.parent = parent;
 	child->life.members = job->members;
 	child->life.nmembers = job->nmembers;
@@ -534,6 +539,7 @@ static gantry_result list_remaining(struct job *job, const int *exclude, int nex
 		if (!out)
 			job->members[n++] = i;
 	}
+	ASSERT(n > 0); /* this rank remains */
 	job->nmembers = n;
 	return GANTRY_OK;
 }

@@ -80,6 +80,7 @@ static void map_at_peer(struct gantry_comm *comm, struct comm_reg *reg, int peer
 	size_t n = sizeof(address);
 	struct gantry_device *d = comm->device;
 
+	ASSERT(!reg->peer_base[peer] && reg->base);
 	reg->peer_base[peer] = CANNOT;
 	if (!reg->info.exportable || !reg->info.base)
 		return;
@@ -130,6 +131,7 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const char
 		return reg->peer_base[peer] != CANNOT;
 	}
 	at = (size_t)(cc->c.state - comm->states_host);
+	ASSERT(at < (size_t)comm->nranks * 2 * (size_t)comm->nchannels);
 	if (!reg->handles[at] &&
 	    comm_side_of(&cc->c)->proxy_register(cc->c.proxy, reg->base, reg->size, &reg->handles[at]) != GANTRY_OK)
 		reg->handles[at] = (void *)(uintptr_t)CANNOT;
@@ -226,6 +228,7 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 
 			if (!handle || handle == (void *)(uintptr_t)CANNOT)
 				continue;
+			ASSERT(comm->peers[peer].conns[send]);
 			c = &comm->peers[peer].conns[send][ch].c;
 			comm_side_of(c)->proxy_deregister(c->proxy, handle);
 		}
@@ -275,6 +278,7 @@ void comm_memory_retire(struct gantry_comm *comm, void *opened)
 		LOG_WARN(COMM, "no memory to note that %p is to be unmapped", opened);
 		return;
 	}
+	ASSERT(opened);
 	x->opened = opened;
 	comm_mu_lock(&comm->mu);
 	gantry_list_append(&comm->peer_memory.retired, &x->node);

@@ -34,6 +34,8 @@ gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int
 	struct gantry_connector *c = &cc->c;
 	int bits;
 
+	ASSERT(peer >= 0 && peer < comm->nranks && channel >= 0 && channel < comm->nchannels);
+	ASSERT(cc->stage == CONN_NONE && comm->peers[peer].transport);
 	c->transport = comm->peers[peer].transport;
 	c->device = comm->device;
 	c->me = &comm->infos[comm->rank];
@@ -87,6 +89,7 @@ gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc)
 	struct gantry_connector *c = &cc->c;
 	size_t at = (size_t)(c->state - comm->states_host);
 
+	ASSERT(at < (size_t)comm->nranks * 2 * (size_t)comm->nchannels && cc->stage != CONN_READY);
 	if (c->proxy)
 		TRY_NOW(comm_side_of(&cc->c)->proxy_connect(c));
 	c->conn.state = &comm->states_dev[at];
@@ -107,6 +110,7 @@ gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc)
 /* OK: ready. AGAIN: not yet. poll: also ask a transport that has been asked before. */
 static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int poll)
 {
+	ASSERT(cc->stage == CONN_SETUP || cc->stage == CONN_HAVE_INFO);
 	TRY_NOW(comm_check(comm));
 	if (cc->stage == CONN_HAVE_INFO && !poll)
 		return GANTRY_AGAIN;
@@ -132,6 +136,7 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 	struct comm_peer *p = &comm->peers[peer];
 	struct comm_conn **all = &p->conns[send];
 
+	ASSERT(peer != comm->rank && !p->ready[send]);
 	if (*all)
 		return GANTRY_OK;
 	TRY_NOW(comm_choose_transport(comm, peer));
@@ -149,6 +154,7 @@ static gantry_result advance_direction(struct gantry_comm *comm, int peer, int s
 	struct comm_conn *all = p->conns[send];
 	int ready = 1;
 
+	ASSERT(all && !p->ready[send]);
 	for (int ch = 0; ch < comm->nchannels; ch++) {
 		gantry_result r = all[ch].stage == CONN_READY ? GANTRY_OK : advance(comm, &all[ch], poll);
 
@@ -224,6 +230,7 @@ static void look_at(const struct comm_need *c, struct progress *p, uint64_t now)
 {
 	const struct comm_conn *all = c->comm->peers[c->peer].conns[c->send];
 
+	ASSERT(all);
 	for (int ch = 0; ch < c->comm->nchannels; ch++) {
 		if (all[ch].stage == CONN_SETUP)
 			p->uncalled = c;
@@ -251,6 +258,7 @@ static void tell_uncalled(const struct comm_need *needs, size_t n, struct progre
 	const struct gantry_comm *comm = p->uncalled->comm;
 	char list[128] = "";
 
+	ASSERT(now >= p->start);
 	if (now < p->tell_at)
 		return;
 	p->tell_at = now + (now - p->start);

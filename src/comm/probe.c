@@ -137,6 +137,7 @@ gantry_result comm_choose_transport(struct gantry_comm *comm, int peer)
 {
 	struct comm_peer *p = &comm->peers[peer];
 
+	ASSERT(peer >= 0 && peer < comm->nranks && peer != comm->rank);
 	if (p->transport)
 		return GANTRY_OK;
 	return gantry_transport_choose_but(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,

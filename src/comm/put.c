@@ -54,6 +54,7 @@ static gantry_result fill_put(struct gantry_comm *comm, const struct comm_put *p
 		}
 	}
 	if (signals) {
+		ASSERT(put->signal >= 0 && o->peers[put->peer].block);
 		word = onesided_word(put->peer, put->signal);
 		p->count = &o->raised[word];
 		word = onesided_word(comm->rank, put->signal);
@@ -68,6 +69,7 @@ static void fill_wait(const struct gantry_comm *comm, const struct comm_wait *wa
 	const struct comm_onesided *o = comm->onesided;
 	size_t word = onesided_word(wait->peer, wait->signal);
 
+	ASSERT(wait->signal >= 0 && wait->signal < GANTRY_SIGNALS);
 	memset(p, 0, sizeof(*p));
 	p->count = &o->taken[word];
 	p->word = &o->block->words[word];
@@ -117,6 +119,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_put *put, stru
 					     .offset = put->offset,
 					     .bytes = bytes};
 
+	ASSERT(cc->stage == CONN_READY && cc->c.max_step);
 	memset(x, 0, sizeof(*x));
 	x->conn = cc->dev;
 	x->buf = put->buf;
@@ -181,6 +184,7 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 			at++;
 		}
 	}
+	ASSERT(at == nsends && !op);
 	w->first_host[comm->nchannels] = at;
 	return comm_launch_transfers(comm, w, at, first, comm_drives(comm, bytes));
 }
@@ -222,6 +226,7 @@ static gantry_result enqueue_puts(struct gantry_comm *comm, const struct comm_ca
 			TRY_NOW(fill_put(comm, &calls[i].put, calls[0].stream, !by_net && calls[i].put.signal >= 0,
 					 &p[near++]));
 	}
+	ASSERT(near <= n && nsends <= n);
 	if (near)
 		TRY_NOW(launch_puts(comm, w, near, 0));
 	return nsends ? send_puts(comm, calls, n, nsends) : GANTRY_OK;

@@ -25,6 +25,7 @@ int onesided_is_near(const struct gantry_comm *comm, int peer)
 	const struct gantry_peer_info *a = &comm->infos[comm->rank], *b = &comm->infos[peer];
 	const struct gantry_transport *t = comm->peers[peer].transport;
 
+	ASSERT(peer >= 0 && peer < comm->nranks);
 	if (peer == comm->rank)
 		return 1;
 	if (t == &gantry_transport_shm) /* of a GPU: through host memory, and a window is none */
@@ -92,6 +93,7 @@ static void map_block(struct gantry_comm *comm, int peer)
 
 	if (p->mapped || !onesided_is_near(comm, peer))
 		return;
+	ASSERT(!p->block);
 	p->mapped = 1;
 	if (peer == comm->rank)
 		p->block = comm->onesided->block;
@@ -106,6 +108,7 @@ static void map_window(struct gantry_comm *comm, struct window_peer *p, int peer
 {
 	if (p->mapped || !comm->onesided->peers[peer].block || !onesided_could_map(comm, p, peer))
 		return;
+	ASSERT(!p->at && !p->opened);
 	p->mapped = 1;
 	if (same_process(comm, peer))
 		p->at = (char *)(uintptr_t)p->address;
@@ -142,6 +145,8 @@ static gantry_result open_end(struct gantry_comm *comm, int peer, struct comm_co
 	struct comm_onesided *o = comm->onesided;
 	struct gantry_connector *c = &cc->c;
 
+	ASSERT(cc->stage == CONN_NONE && peer != comm->rank);
+	ASSERT(!send || o->states);
 	memset(cc, 0, sizeof(*cc));
 	c->transport = &gantry_transport_net;
 	c->device = comm->device;
@@ -166,6 +171,7 @@ void onesided_close_end(struct comm_conn *cc)
 {
 	if (cc->stage == CONN_NONE)
 		return;
+	ASSERT(cc->stage == CONN_SETUP || cc->stage == CONN_READY);
 	gantry_put_close(&cc->c);
 	gantry_proxy_conn_destroy(cc->c.proxy);
 	cc->stage = CONN_NONE;
@@ -253,6 +259,7 @@ static gantry_result open_receive(struct gantry_comm *comm, int from, const stru
 	struct comm_conn *cc = &o->peers[from].recv;
 	struct gantry_proxy_op *op = NULL;
 
+	ASSERT_HELD(&o->mu);
 	if (cc->stage != CONN_NONE)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connects for puts twice", from);
 	TRY(open_end(comm, from, cc, 0, ret_info));

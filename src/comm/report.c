@@ -79,6 +79,7 @@ static void look_proxy(const struct gantry_proxy_conn *pc, struct comm_end *e)
 {
 	struct gantry_proxy_conn_view *v = &e->proxy;
 
+	ASSERT(!e->proxied);
 	e->proxied = 1;
 	gantry_proxy_conn_look(pc, v);
 	e->pending = v->busy || v->done < v->end;

@@ -175,6 +175,8 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 {
 	int waits;
 
+	ASSERT_HELD(&inet_loop.mu);
+	ASSERT(!watch.held);
 	watch.held = comm;
 	inet_loop_unlock();
 	waits = comm_cause_look(comm);
@@ -244,6 +246,7 @@ static struct inet_client client = {
 
 static void look_soon(void) REQUIRES(loop_mu)
 {
+	ASSERT_HELD(&inet_loop.mu);
 	watch.next = 0;
 	if (client.active)
 		inet_loop_wake();
@@ -257,6 +260,7 @@ void comm_watch_add(struct gantry_comm *comm)
 		LOG_WARN(COMM, "stalls will not be noticed");
 	else
 		inet_asked_start(INET_ASKED_COMM);
+	ASSERT(gantry_list_empty(&comm->node));
 	gantry_list_append(&watch.comms, &comm->node);
 	inet_stats_add(&comm_stats);
 	look_soon(); /* a report may be wanted already */

@@ -40,6 +40,7 @@ static size_t words_of(const struct gantry_comm *comm)
 
 static struct gantry_window *find_window(struct comm_onesided *o, uint32_t number) REQUIRES(onesided_mu)
 {
+	ASSERT_HELD(&o->mu);
 	gantry_list_each_entry (w, &o->windows, struct gantry_window, node)
 		if (w->number == number)
 			return w;
@@ -52,6 +53,7 @@ static gantry_result look_up(struct gantry_comm *comm, int from, const struct ga
 {
 	struct gantry_window *w = find_window(comm->onesided, put->window);
 
+	ASSERT_HELD(&comm->onesided->mu);
 	if (!w && put->window && put->window <= comm->onesided->last_number)
 		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d puts %llu bytes into window %u, which rank %d has deregistered",
 			 from, (unsigned long long)put->bytes, put->window, comm->rank);
@@ -128,6 +130,7 @@ static gantry_result alloc_onesided(struct gantry_comm *comm)
 	struct comm_onesided *o = aligned_alloc(64, (sizeof(*o) + 63) / 64 * 64);
 	struct onesided_peer *peers = calloc((size_t)comm->nranks, sizeof(*peers));
 
+	ASSERT(!comm->onesided);
 	if (!o || !peers)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for windows");
 	memset(o, 0, sizeof(*o));
@@ -210,6 +213,7 @@ static gantry_result show_window(struct gantry_comm *comm, uint32_t slot, uint64
 {
 	uint64_t *at = &comm->onesided->block->windows[slot];
 
+	ASSERT(slot < ONESIDED_WINDOWS);
 	if (!gantry_traits(comm->device)->cpu_reads_memory)
 		return comm->device->ops->copy(comm->device, at, &number, sizeof(number));
 	store_seq(at, number);
@@ -465,6 +469,7 @@ static void close_receives(struct gantry_comm *comm)
 	struct comm_onesided *o = comm->onesided;
 
 	comm_onesided_stop(comm);
+	ASSERT(!o->group); /* nothing makes progress on them */
 	onesided_mu_lock(&o->mu);
 	for (int i = 0; i < comm->nranks; i++)
 		onesided_close_end(&o->peers[i].recv);

@@ -26,13 +26,13 @@ for i in $(seq 60); do function_of "planted_$i" 41; done | plant src/proxy/plant
 for i in $(seq 320); do echo "static void planted$i(void) {}"; done | plant src/proxy/planted6.c "static functions with a name of one word"
 echo "int planted(int *a) { return __atomic_load_n(a, __ATOMIC_RELAXED); }" | plant src/proxy/planted7.c "raw __atomic_ outside base and device"
 echo "int planted(int fd) { char c; return recv(fd, &c, 1, 0); }" | plant src/net/tcp/planted8.c "socket calls in net/tcp outside its engines"
-for i in $(seq 6); do echo "int planted(int fd) { return connect(fd, 0, 0); }" | plant tools/planted9_"$i".c "files of src and tools that call connect(2)"; done
+for i in $(seq 7); do echo "int planted(int fd) { return connect(fd, 0, 0); }" | plant tools/planted9_"$i".c "files of src and tools that call connect(2)"; done
 echo "/* mu held */ int planted(void);" | plant src/proxy/planted10.c 'comments "mu held" and the like'
 echo "int planted;" | plant src/proxy/tcp.c "file names that src has twice"
 yes "Whoever is told says so." | head -20 | plant docs/planted.md "words for people in pages and man pages"
 yes '#define T "nobody said so" /* one literal, two words */' | head -50 | plant tools/planted11.c "words for people in string literals"
 yes '/* Somebody who was told. */' | head -300 | plant include/planted.h "words for people in comments"
-for folder in net/tcp ctl; do
+for folder in net/tcp ctl comm transport rx; do
 	yes "" | head -100000 | plant "src/$folder/planted_$(basename $folder).c" "assertions per 1,000 lines in src/$folder"
 done
 

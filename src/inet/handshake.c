@@ -120,7 +120,7 @@ static uint8_t offer_of(const struct inet_key *key)
 }
 
 /* AES where it is the faster one on both CPUs. */
-static enum gantry_cipher agree(uint8_t mine, uint8_t theirs)
+static enum gantry_cipher choose_cipher(uint8_t mine, uint8_t theirs)
 {
 	int a = mine & OFFER_CIPHERS, b = theirs & OFFER_CIPHERS;
 
@@ -188,7 +188,7 @@ static void put_head(uint8_t *at, const uint8_t magic[MAGIC_SIZE], uint16_t vers
 	put32(at + AT_PAYLOAD_SIZE, (uint32_t)payload_size);
 }
 
-static void say(struct inet_handshake *h, const uint8_t *bytes, size_t size)
+static void queue_message(struct inet_handshake *h, const uint8_t *bytes, size_t size)
 {
 	h->out = bytes;
 	h->out_size = size;
@@ -226,7 +226,7 @@ gantry_result inet_handshake_start_client(struct inet_handshake *h, const struct
 	if (payload_size)
 		memcpy(m + INET_HELLO_SIZE, payload, payload_size);
 	h->at = INET_LABEL_SIZE + INET_HELLO_SIZE + payload_size;
-	say(h, m, INET_HELLO_SIZE + payload_size);
+	queue_message(h, m, INET_HELLO_SIZE + payload_size);
 	return GANTRY_OK;
 }
 
@@ -248,7 +248,7 @@ static enum inet_event put_refusal(struct inet_handshake *h, gantry_result r)
 	memset(m, 0, INET_ANSWER_SIZE);
 	put_head(m, answer_magic, h->protocol ? h->protocol->version : INET_FIRST_VERSION, (uint8_t)verdict, 0);
 	put_text(m + AT_TEXT, INET_TEXT_SIZE, h->text);
-	say(h, m, INET_ANSWER_SIZE);
+	queue_message(h, m, INET_ANSWER_SIZE);
 	return INET_FAILED;
 }
 
@@ -281,7 +281,7 @@ enum inet_event inet_handshake_accept(struct inet_handshake *h, const void *payl
 			return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
 		memcpy(m + AT_MAC, mac, sizeof(mac));
 	}
-	say(h, m, size);
+	queue_message(h, m, size);
 	h->state = INET_OVER_DONE;
 	return INET_DONE;
 }
@@ -373,7 +373,7 @@ static enum inet_event refuse_version(struct inet_handshake *h, int ours)
 static enum inet_event refuse_former(struct inet_handshake *h, const struct former *f)
 {
 	refuse_version(h, INET_FIRST_VERSION);
-	say(h, h->said + h->at, f->refuse(h->said + h->at, h->text));
+	queue_message(h, h->said + h->at, f->refuse(h->said + h->at, h->text));
 	return INET_FAILED;
 }
 
@@ -472,11 +472,11 @@ enum inet_event inet_handshake_challenge(struct inet_handshake *h, const struct 
 		return compare_settings(h);
 	memset(m, 0, INET_CHALLENGE_SIZE);
 	put_head(m, answer_magic, h->protocol->version, CHALLENGE, 0);
-	h->cipher = agree(offer_of(key), h->said[INET_LABEL_SIZE + AT_OFFER]);
+	h->cipher = choose_cipher(offer_of(key), h->said[INET_LABEL_SIZE + AT_OFFER]);
 	m[AT_CIPHER] = (uint8_t)h->cipher;
 	if (gantry_random_bytes(m + AT_CHALLENGE_NONCE, INET_NONCE_SIZE) != GANTRY_OK)
 		return fail(h, GANTRY_ERR_SYSTEM, "no random bytes");
-	say(h, m, INET_CHALLENGE_SIZE);
+	queue_message(h, m, INET_CHALLENGE_SIZE);
 	h->at += INET_CHALLENGE_SIZE;
 	h->got = 0;
 	h->state = INET_HEAR_PROOF;
@@ -534,13 +534,14 @@ static enum inet_event prove_and_begin(struct inet_handshake *h)
 		return fail(h, GANTRY_ERR_UNSUPPORTED, "TLS on the %s: %s", h->protocol->connecting, why);
 	x = h->exchange;
 	memcpy(x->out, h->proof, INET_PROOF_SIZE);
-	say(h, x->out,
-	    INET_PROOF_SIZE + inet_tls_output(x->tls, x->out + INET_PROOF_SIZE, sizeof(x->out) - INET_PROOF_SIZE));
+	queue_message(h, x->out,
+		      INET_PROOF_SIZE +
+			      inet_tls_output(x->tls, x->out + INET_PROOF_SIZE, sizeof(x->out) - INET_PROOF_SIZE));
 	return INET_AGAIN;
 }
 
 /* A cipher that was not offered is nothing that a peer of ours says. */
-static enum inet_event prove(struct inet_handshake *h, uint8_t cipher)
+static enum inet_event prove_key(struct inet_handshake *h, uint8_t cipher)
 {
 	uint8_t offer = h->said[INET_LABEL_SIZE + AT_OFFER];
 
@@ -556,7 +557,7 @@ static enum inet_event prove(struct inet_handshake *h, uint8_t cipher)
 		return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
 	if (h->cipher)
 		return prove_and_begin(h);
-	say(h, h->proof, INET_PROOF_SIZE);
+	queue_message(h, h->proof, INET_PROOF_SIZE);
 	h->state = INET_HEAR_LAST;
 	return INET_AGAIN;
 }
@@ -597,7 +598,7 @@ static enum inet_event heard_answer(struct inet_handshake *h, const uint8_t *m)
 		return fail(h, GANTRY_ERR_VERSION, "protocol version differs: %d (%s) and %d (%s)",
 			    h->protocol->version, h->protocol->connecting, h->peer_version, h->protocol->accepting);
 	if (verdict == CHALLENGE && h->state == INET_HEAR_ANSWER)
-		return prove(h, m[AT_CIPHER]);
+		return prove_key(h, m[AT_CIPHER]);
 	if (verdict != OK)
 		return heard_refusal(h, m);
 	if (!is_from_peer(h, h->said + h->at))
@@ -641,7 +642,7 @@ static enum inet_event heard_tls(struct inet_handshake *h, const uint8_t *m)
 		return client ? heard_refusal(h, m) : fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer");
 	rc = inet_tls_input(x->tls, m, h->got, why, sizeof(why));
 	h->got = 0;
-	say(h, x->out, inet_tls_output(x->tls, x->out, sizeof(x->out)));
+	queue_message(h, x->out, inet_tls_output(x->tls, x->out, sizeof(x->out)));
 	if (rc < 0)
 		return tls_failed(h, client, why);
 	if (!rc)
@@ -681,7 +682,7 @@ const char *inet_handshake_owes(const struct inet_handshake *h)
 	return states[h->state].owes;
 }
 
-static uint8_t *message(struct inet_handshake *h)
+static uint8_t *message_buffer(struct inet_handshake *h)
 {
 	if (h->state == INET_HEAR_TLS)
 		return h->exchange->in;
@@ -690,7 +691,7 @@ static uint8_t *message(struct inet_handshake *h)
 
 size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at)
 {
-	uint8_t *m = message(h);
+	uint8_t *m = message_buffer(h);
 	size_t size = states[h->state].size ? states[h->state].size(m, h->got) : h->got;
 
 	ASSERT(m + size <= (m == h->proof		? h->proof + sizeof(h->proof)
@@ -702,7 +703,7 @@ size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at)
 
 enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n)
 {
-	uint8_t *m = message(h);
+	uint8_t *m = message_buffer(h);
 	size_t size;
 
 	ASSERT(states[h->state].size);
@@ -715,7 +716,7 @@ enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n)
 
 /* ---- over a socket ---- */
 
-static enum inet_event broke(struct inet_handshake *h, int e)
+static enum inet_event fail_broken(struct inet_handshake *h, int e)
 {
 	h->broken = true;
 	h->broken_errno = e;
@@ -723,7 +724,7 @@ static enum inet_event broke(struct inet_handshake *h, int e)
 }
 
 /* The kernel has no memory for packets: that passes, or the connection is given up. 0, or errno. */
-static int starve(struct inet_handshake *h)
+static int wait_for_memory(struct inet_handshake *h)
 {
 	uint64_t now = gantry_now_ns();
 
@@ -739,7 +740,7 @@ static int flush_output(struct inet_handshake *h, int fd)
 		ssize_t n = send(fd, h->out, h->out_size, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno == ENOBUFS)
-			return starve(h);
+			return wait_for_memory(h);
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR ? 0 : errno;
 		h->starved_since = 0;
@@ -757,10 +758,10 @@ static enum inet_event hear_nothing(struct inet_handshake *h, int fd)
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return INET_AGAIN;
-	return n > 0 ? fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer") : broke(h, n ? errno : 0);
+	return n > 0 ? fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer") : fail_broken(h, n ? errno : 0);
 }
 
-static enum inet_event hear(struct inet_handshake *h, int fd)
+static enum inet_event receive_messages(struct inet_handshake *h, int fd)
 {
 	enum inet_event event = INET_AGAIN;
 
@@ -772,7 +773,7 @@ static enum inet_event hear(struct inet_handshake *h, int fd)
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return INET_AGAIN;
 		if (n <= 0)
-			return broke(h, n ? errno : 0);
+			return fail_broken(h, n ? errno : 0);
 		event = inet_handshake_input(h, (size_t)n);
 	}
 	return event;
@@ -786,12 +787,12 @@ enum inet_event inet_handshake_move(struct inet_handshake *h, int fd)
 	if (h->state == INET_OVER_FAILED)
 		return INET_FAILED;
 	if (e)
-		return broke(h, e);
+		return fail_broken(h, e);
 	if (h->out_size) /* also while it is connecting */
 		return INET_AGAIN;
 	if (h->state == INET_OVER_DONE)
 		return INET_DONE;
-	event = states[h->state].size ? hear(h, fd) : hear_nothing(h, fd);
+	event = states[h->state].size ? receive_messages(h, fd) : hear_nothing(h, fd);
 	e = flush_output(h, fd);
-	return e && event != INET_FAILED ? broke(h, e) : event;
+	return e && event != INET_FAILED ? fail_broken(h, e) : event;
 }

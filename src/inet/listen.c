@@ -114,20 +114,20 @@ static void said_hello(struct inet_conn *c) REQUIRES(loop_mu)
 }
 
 /* It is a peer: a place for another stranger is free, and it may wait for its answer as long as connecting may take. */
-static void proved(struct inet_conn *c) REQUIRES(loop_mu)
+static void admit_peer(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	c->deadline = inet_loop.now + gantry_params()->connect_timeout;
 	c->service->proved(c);
 }
 
-static void act(struct inet_conn *c, enum inet_event event) REQUIRES(loop_mu)
+static void handle_event(struct inet_conn *c, enum inet_event event) REQUIRES(loop_mu)
 {
 	switch (event) {
 	case INET_HELLO:
 		said_hello(c);
 		break;
 	case INET_PROVED:
-		proved(c);
+		admit_peer(c);
 		break;
 	case INET_FAILED:
 		conn_lost(c);
@@ -139,7 +139,7 @@ static void act(struct inet_conn *c, enum inet_event event) REQUIRES(loop_mu)
 }
 
 /* What makes a peer of a stranger is counted here. When exit has begun no proof is looked at: see loop.h. */
-static enum inet_event move(struct inet_conn *c) REQUIRES(loop_mu)
+static enum inet_event move_shake(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	bool was = c->shake.proved;
 	enum inet_event event;
@@ -160,7 +160,7 @@ static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	if (inet_loop.parting && c->shake.state == INET_HEAR_PROOF)
 		conn_drop(c, "the process exits");
 	else
-		act(c, move(c));
+		handle_event(c, move_shake(c));
 }
 
 void inet_conn_challenge(struct inet_conn *c, const struct inet_key *key)
@@ -170,7 +170,7 @@ void inet_conn_challenge(struct inet_conn *c, const struct inet_key *key)
 	ASSERT_HELD(&inet_loop.mu);
 	event = inet_handshake_challenge(&c->shake, key);
 	inet_arrivals.strangers -= c->shake.proved;
-	act(c, event == INET_AGAIN ? move(c) : event);
+	handle_event(c, event == INET_AGAIN ? move_shake(c) : event);
 }
 
 void inet_conn_refuse(struct inet_conn *c, gantry_result r, const char *fmt, ...)
@@ -190,7 +190,8 @@ bool inet_conn_accept(struct inet_conn *c, const void *payload, size_t size)
 {
 	ASSERT_HELD(&inet_loop.mu);
 	/* A fresh socket has room for this; one that has not is no peer. */
-	if (!inet_loop.parting && inet_handshake_accept(&c->shake, payload, size) == INET_DONE && move(c) == INET_DONE)
+	if (!inet_loop.parting && inet_handshake_accept(&c->shake, payload, size) == INET_DONE &&
+	    move_shake(c) == INET_DONE)
 		return true;
 	conn_drop(c, inet_loop.parting ? "the process exits" : "it does not take the answer");
 	return false;
@@ -311,15 +312,15 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 static void too_late(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	const char *owes = inet_handshake_owes(&c->shake);
-	enum inet_event event = move(c);
+	enum inet_event event = move_shake(c);
 
 	if (event == INET_AGAIN)
 		conn_drop(c, owes);
 	else
-		act(c, event);
+		handle_event(c, event);
 }
 
-static void pass(void) REQUIRES(loop_mu)
+static void listen_pass(void) REQUIRES(loop_mu)
 {
 	if (!inet_due(next_due()))
 		return;
@@ -334,7 +335,7 @@ static void pass(void) REQUIRES(loop_mu)
 	}
 }
 
-static int busy(void) REQUIRES(loop_mu)
+static int listen_busy(void) REQUIRES(loop_mu)
 {
 	return !gantry_list_empty(&ports);
 }
@@ -358,8 +359,8 @@ static void in_child(void) REQUIRES(loop_mu)
 
 static struct inet_client client = {
 	.due = next_due,
-	.pass = pass,
-	.busy = busy,
+	.pass = listen_pass,
+	.busy = listen_busy,
 	.stop = drop_conns,
 	.in_child = in_child,
 };

@@ -42,14 +42,14 @@ uint64_t inet_retry_at(uint64_t now, uint32_t failures)
 
 /* ---- sources ---- */
 
-static struct gantry_list *bucket(uint64_t id) REQUIRES(loop_mu)
+static struct gantry_list *bucket_of(uint64_t id) REQUIRES(loop_mu)
 {
 	return &inet_loop.sources[id % INET_BUCKETS];
 }
 
 static struct inet_source *find_source(uint64_t id) REQUIRES(loop_mu)
 {
-	gantry_list_each_entry (s, bucket(id), struct inet_source, by_id)
+	gantry_list_each_entry (s, bucket_of(id), struct inet_source, by_id)
 		if (s->id == id)
 			return s;
 	return NULL;
@@ -64,7 +64,7 @@ gantry_result inet_source_add(struct inet_source *s, uint32_t events)
 		FAIL_NOW(GANTRY_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
 	s->events = events;
 	s->id = ++inet_loop.last_id;
-	gantry_list_append(bucket(s->id), &s->by_id);
+	gantry_list_append(bucket_of(s->id), &s->by_id);
 	return GANTRY_OK;
 }
 
@@ -218,7 +218,7 @@ static void close_epoll(void) REQUIRES(loop_mu)
 	inet_loop.epoll_fd = -1;
 }
 
-static void *serve(void *arg)
+static void *run_loop(void *arg)
 {
 	struct inet_loop *l = &inet_loop;
 	int parting;
@@ -252,7 +252,7 @@ static gantry_result start_thread(void) REQUIRES(loop_mu)
 	TRY(inet_source_add(&l->wake, EPOLLIN));
 	store_seq(&l->woken, 0);
 	l->now = gantry_now_ns();
-	TRY(gantry_thread_start("gantry-service", serve, NULL, &l->thread));
+	TRY(gantry_thread_start("gantry-service", run_loop, NULL, &l->thread));
 	pthread_detach(l->thread); /* nobody waits for its end, but for exit */
 	l->running = 1;
 	l->owner = getpid();
@@ -363,7 +363,7 @@ static void see_off(int last)
 
 /* From here on the thread keeps away from OpenSSL, whose own exit handler comes next. One that has just ended may still
  * be giving OpenSSL's memory of threads back. */
-static void part(void)
+static void end_at_exit(void)
 {
 	struct inet_loop *l = &inet_loop;
 	static int done; /* it may be registered more than once */
@@ -393,7 +393,7 @@ void inet_loop_uses_hmac(void)
 	uint8_t mac[GANTRY_MAC_SIZE];
 
 	if (GANTRY_HAVE_OPENSSL && gantry_hmac_sha256("", 0, "", 0, mac) == GANTRY_OK)
-		atexit(part);
+		atexit(end_at_exit);
 }
 
 gantry_result inet_loop_start(struct inet_client *c)
@@ -403,7 +403,7 @@ gantry_result inet_loop_start(struct inet_client *c)
 	ASSERT_HELD(&l->mu);
 	if (!l->watched) {
 		pthread_atfork(before_fork, in_parent, in_child);
-		atexit(part);
+		atexit(end_at_exit);
 		l->watched = 1;
 	}
 	if (!l->running)

@@ -514,7 +514,7 @@ static int has_address(const struct gantry_nic *nic, int family, int wide)
 	return 0;
 }
 
-static struct verdict judge(const struct gantry_nic *nic, const char *pattern, int family)
+static struct verdict judge_nic(const struct gantry_nic *nic, const char *pattern, int family)
 {
 	int named = *pattern && *pattern != '^';
 	int carrier = (nic->flags & IFF_RUNNING) != 0;
@@ -548,7 +548,7 @@ static struct verdict judge(const struct gantry_nic *nic, const char *pattern, i
 
 const char *gantry_nic_objection(const struct gantry_nic *nic, const char *pattern, int family)
 {
-	return judge(nic, pattern, family).why;
+	return judge_nic(nic, pattern, family).why;
 }
 
 static void keep_family(struct gantry_nic *nic, int family)
@@ -674,7 +674,7 @@ gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *patter
 	int kept = 0;
 
 	for (int i = 0; i < list->count; i++) {
-		v[i] = judge(&list->nics[i], pattern, family);
+		v[i] = judge_nic(&list->nics[i], pattern, family);
 		if (v[i].rank < best)
 			best = v[i].rank;
 	}

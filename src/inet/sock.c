@@ -94,7 +94,7 @@ const char *sock_errno_hint(int e)
  * pushes it; with a wide one both CPUs work at once. Only where the administrator allows as much as TCP itself might
  * grow to: a fixed small buffer would be worse than the automatic one.
  */
-static void widen(int fd)
+static void widen_window(int fd)
 {
 	static int allowed = -1; /* every thread finds the same */
 	int bytes = load_relaxed(&allowed);
@@ -124,7 +124,7 @@ static int listen_on(const struct gantry_addr *a, int *ret_fd)
 	only_v6 = a->sa.sa_family == AF_INET6 && !IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr);
 	if (a->sa.sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof(only_v6));
-	widen(fd);
+	widen_window(fd);
 	if (bind(fd, &a->sa, gantry_addr_len(a)) || listen(fd, 4096)) {
 		e = errno;
 		close(fd);
@@ -209,7 +209,7 @@ int sock_connect(const struct gantry_addr *from, const char *device, const struc
 
 	if (fd < 0)
 		return errno;
-	widen(fd);
+	widen_window(fd);
 	if (device && setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device) + 1))
 		LOG_DEBUG(NET, "bind to device %s: %s", device, strerror(errno));
 	if (from && from->sa.sa_family == to->sa.sa_family) {
@@ -316,7 +316,7 @@ static uint64_t since_first_resent(const struct tcp_info *info)
  * out at that time is acknowledged, not just until something is; then it starts again, and both may happen between two
  * looks.
  */
-static void note(struct sock_backoff *b, int fd, const struct tcp_info *info, uint64_t now)
+static void note_backoff(struct sock_backoff *b, int fd, const struct tcp_info *info, uint64_t now)
 {
 	int known = b->since && info->tcpi_bytes_acked == b->acked;
 
@@ -346,7 +346,7 @@ int sock_backoff_tick(struct sock_backoff *b, int fd, uint64_t now, uint64_t tim
 	memset(&info, 0, sizeof(info));
 	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
 		return 0;
-	note(b, fd, &info, now);
+	note_backoff(b, fd, &info, now);
 	ms = b->since && info.tcpi_retransmits ? user_timeout(b, now, timeout_ns) : NEVER_MS;
 	if (ms != (b->user_ms ? b->user_ms : NEVER_MS)) {
 		set_user_timeout(fd, ms);

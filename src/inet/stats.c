@@ -357,7 +357,7 @@ static char *format_answer(const struct gantry_metrics *m, const char *status, s
 	return answer;
 }
 
-static void answer(struct reader *r) REQUIRES(loop_mu)
+static void answer_request(struct reader *r) REQUIRES(loop_mu)
 {
 	struct gantry_metrics m = {0};
 	int found = wants_metrics(r->request);
@@ -410,7 +410,7 @@ static void open_listener(void) REQUIRES(loop_mu)
 	}
 }
 
-static void pass(void) REQUIRES(loop_mu)
+static void stats_pass(void) REQUIRES(loop_mu)
 {
 	if (!stats.opened)
 		open_listener();
@@ -418,13 +418,13 @@ static void pass(void) REQUIRES(loop_mu)
 		struct reader *r = &stats.readers[i];
 
 		if (r->source.id && r->asked && !r->out)
-			answer(r);
+			answer_request(r);
 		else if (r->source.id && inet_loop.now >= r->until)
 			reader_close(r);
 	}
 }
 
-static int busy(void) REQUIRES(loop_mu)
+static int stats_busy(void) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (s, &stats.sources, struct inet_stats_source, node)
 		if (!s->passive)
@@ -432,7 +432,7 @@ static int busy(void) REQUIRES(loop_mu)
 	return 0;
 }
 
-static void stop(void) REQUIRES(loop_mu)
+static void stats_stop(void) REQUIRES(loop_mu)
 {
 	for (int i = 0; i < READERS; i++)
 		if (stats.readers[i].source.id)
@@ -455,7 +455,8 @@ static void in_child(void) REQUIRES(loop_mu)
 	*stats.path = 0;
 }
 
-static struct inet_client client = {.due = next_due, .pass = pass, .busy = busy, .stop = stop, .in_child = in_child};
+static struct inet_client client = {
+	.due = next_due, .pass = stats_pass, .busy = stats_busy, .stop = stats_stop, .in_child = in_child};
 
 void inet_stats_add(struct inet_stats_source *s)
 {

@@ -197,7 +197,7 @@ struct refusals {
 	char text[900];
 };
 
-static void refuse(struct refusals *all, const char *file, const char *why)
+static void note_refusal(struct refusals *all, const char *file, const char *why)
 {
 	size_t len = strlen(file);
 
@@ -220,11 +220,11 @@ static gantry_result open_name(const char *name, bool any, struct refusals *all,
 		r = open_file(file, any, why, sizeof(why), ret_loader);
 		if (r != GANTRY_ERR_CONFIG)
 			return r;
-		refuse(all, file, why);
+		note_refusal(all, file, why);
 	}
 	r = open_file(name, any, why, sizeof(why), ret_loader);
 	if (r == GANTRY_ERR_CONFIG)
-		refuse(all, name, why);
+		note_refusal(all, name, why);
 	return r;
 }
 
@@ -239,7 +239,7 @@ static gantry_result open_list(const char *spec, bool any, struct gantry_loader 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of plugins");
 	for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
 		if (strcmp(name, "none") == 0) {
-			refuse(&all, name, "none asked for");
+			note_refusal(&all, name, "none asked for");
 			break;
 		}
 		r = open_name(name, any, &all, ret_loader);
@@ -288,7 +288,7 @@ static enum gantry_log_level level_of(ncclDebugLogLevel level)
 	}
 }
 
-static void forward(int k, ncclDebugLogLevel nccl_level, const char *file, int line, const char *fmt, va_list args)
+static void forward_log(int k, ncclDebugLogLevel nccl_level, const char *file, int line, const char *fmt, va_list args)
 {
 	enum gantry_log_level level = level_of(nccl_level);
 	char text[LINE_SIZE];
@@ -311,7 +311,7 @@ static void forward(int k, ncclDebugLogLevel nccl_level, const char *file, int l
                                                                                                                        \
 		(void)flags;                                                                                           \
 		va_start(args, fmt);                                                                                   \
-		forward(k, level, file, line, fmt, args);                                                              \
+		forward_log(k, level, file, line, fmt, args);                                                          \
 		va_end(args);                                                                                          \
 	}
 #define EACH_LABEL(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)

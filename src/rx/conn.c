@@ -270,14 +270,14 @@ static void conclude_send(struct gantry_rx_op *op) REQUIRES(rx_mu)
 }
 
 /* Whether one of them failed by that. */
-static int conclude(struct gantry_list *list, gantry_result r, const char *text) REQUIRES(rx_mu)
+static int conclude_ops(struct gantry_list *list, gantry_result r, const char *text) REQUIRES(rx_mu)
 {
 	int failed = 0;
 
 	while (!gantry_list_empty(list)) {
 		struct gantry_rx_op *op = gantry_container(list->next, struct gantry_rx_op, node);
 
-		ASSERT(!op->touching); /* shut() came before */
+		ASSERT(!op->touching); /* shut_conn() came before */
 		if (op->send)
 			conclude_send(op);
 		rx_op_done(op, r, "%s", text);
@@ -315,7 +315,7 @@ static void free_nodes(struct gantry_rx_conn *c)
  * The device first: kernels end by themselves, and write to the user's memory until then. Then the network: closing a
  * comm gives all buffers back at once. After that nothing touches the memory of any op.
  */
-static void shut(struct gantry_rx_conn *c)
+static void shut_conn(struct gantry_rx_conn *c)
 {
 	struct gantry_rx *rx = c->rx;
 	struct gantry_net *net = rx->net;
@@ -354,13 +354,13 @@ void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ..
 	va_end(args);
 	if (r != GANTRY_ERR_PROTOCOL) /* the word of a peer that is at fault counts for nothing */
 		heads_last(c);
-	shut(c);
+	shut_conn(c);
 	for (int i = 0; i < 2; i++) {
 		struct rx_side *s = i ? &c->in : &c->out;
 
-		missed |= conclude(&s->waiting, r, c->error_text);
-		missed |= conclude(&s->offered, r, c->error_text);
-		missed |= conclude(&s->data, r, c->error_text);
+		missed |= conclude_ops(&s->waiting, r, c->error_text);
+		missed |= conclude_ops(&s->offered, r, c->error_text);
+		missed |= conclude_ops(&s->data, r, c->error_text);
 	}
 	/* That a peer closes is news only to operations that wait for it, and the network does not know of those. */
 	if (missed && r == GANTRY_ERR_PEER_CLOSED)
@@ -393,7 +393,7 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 
 /* ---- progress ---- */
 
-static gantry_result step(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
+static gantry_result step_conn(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
 	TRY_NOW(heads_in(c, ret_moved));
 	TRY_NOW(rx_recv_progress(c, ret_moved));
@@ -421,7 +421,7 @@ int rx_conn_progress(struct gantry_rx_conn *c)
 	if (c->error != GANTRY_OK)
 		return 0;
 	if (r == GANTRY_OK)
-		r = step(c, &moved);
+		r = step_conn(c, &moved);
 	if (r == GANTRY_OK)
 		return moved;
 	if (c->leaving == GANTRY_OK) {

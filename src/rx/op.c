@@ -89,8 +89,8 @@ void rx_op_settle(struct gantry_rx_op *op)
 		rx_op_over(op);
 }
 
-static gantry_result create(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			    int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
+static gantry_result create_op(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
+			       int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
@@ -117,14 +117,14 @@ out:
 	return r;
 }
 
-static gantry_result post(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			  int send, struct gantry_rx_op **ret_op)
+static gantry_result post_op(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
+			     int send, struct gantry_rx_op **ret_op)
 {
 	gantry_result r, posted = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
 
 	rx_mu_lock(&c->rx->mu);
-	r = create(c, pieces, n, tag, send, &op);
+	r = create_op(c, pieces, n, tag, send, &op);
 	if (r == GANTRY_OK) {
 		*ret_op = op;
 		if (send) {
@@ -147,13 +147,13 @@ static gantry_result post(struct gantry_rx_conn *c, const struct gantry_rx_piece
 gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	return post(conn, pieces, n, tag, 1, ret_op);
+	return post_op(conn, pieces, n, tag, 1, ret_op);
 }
 
 gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	return post(conn, pieces, n, tag, 0, ret_op);
+	return post_op(conn, pieces, n, tag, 0, ret_op);
 }
 
 /* ---- waiting ---- */
@@ -256,7 +256,7 @@ out:
 
 /* ---- ending ---- */
 
-static void cancel(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu)
+static void cancel_op(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = op->conn;
 	uint64_t since = gantry_now_ns();
@@ -280,7 +280,7 @@ gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns)
 
 	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
 	rx_mu_lock(&op->rx->mu);
-	cancel(op, deadline);
+	cancel_op(op, deadline);
 	r = op->result;
 	rx_mu_unlock(&op->rx->mu);
 	return r;
@@ -308,7 +308,7 @@ void gantry_rx_op_free(struct gantry_rx_op *op)
 		return;
 	rx = op->rx;
 	rx_mu_lock(&rx->mu);
-	cancel(op, gantry_now_ns() + gantry_params()->timeout);
+	cancel_op(op, gantry_now_ns() + gantry_params()->timeout);
 	op_unref(op);
 	rx_mu_unlock(&rx->mu);
 }

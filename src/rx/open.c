@@ -40,7 +40,7 @@ static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
 	return GANTRY_OK;
 }
 
-static gantry_result configure(struct gantry_rx *rx, const struct gantry_rx_config *config)
+static gantry_result configure_rx(struct gantry_rx *rx, const struct gantry_rx_config *config)
 {
 	const struct gantry_params *p = gantry_params();
 
@@ -63,7 +63,7 @@ static gantry_result configure(struct gantry_rx *rx, const struct gantry_rx_conf
 }
 
 /* Which way bytes come to device memory, and why. Here: why devmem TCP cannot be used; "" if it can. */
-static void objection(struct gantry_rx *rx, char *why, size_t len)
+static void find_objection(struct gantry_rx *rx, char *why, size_t len)
 {
 	why[0] = 0;
 	if (gantry_traits(rx->device)->cpu_reads_memory)
@@ -85,7 +85,7 @@ static gantry_result choose_path(struct gantry_rx *rx, enum gantry_rx_path asked
 	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", who);
 	if (asked != GANTRY_RX_PATH_AUTO && asked != GANTRY_RX_PATH_UNPACK)
 		return GANTRY_OK;
-	objection(rx, why, sizeof(why));
+	find_objection(rx, why, sizeof(why));
 	if (asked == GANTRY_RX_PATH_UNPACK && why[0])
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", who, why);
 	rx->path = why[0] ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_UNPACK;
@@ -202,7 +202,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 		TRY(gantry_device_open(config->device->kind, config->device->index, &rx->device));
 	else
 		TRY(gantry_device_open(GANTRY_DEVICE_HOST, 0, &rx->device));
-	TRY(configure(rx, config));
+	TRY(configure_rx(rx, config));
 	gantry_pinned_init(&rx->stages, rx->device, rx->message);
 	gantry_pinned_init(&rx->descs, rx->device, descs_size(rx));
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */

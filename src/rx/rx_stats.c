@@ -35,13 +35,13 @@ static void put_rx(struct gantry_metrics *m, const struct gantry_rx *rx)
 				   load_relaxed(rows[i].value));
 }
 
-static void collect(struct gantry_metrics *m) REQUIRES(loop_mu)
+static void collect_rx(struct gantry_metrics *m) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (rx, &all, struct gantry_rx, node)
 		put_rx(m, rx);
 }
 
-static struct inet_stats_source source = {.collect = collect, .passive = 1};
+static struct inet_stats_source source = {.collect = collect_rx, .passive = 1};
 
 void rx_stats_add(struct gantry_rx *rx)
 {

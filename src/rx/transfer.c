@@ -12,7 +12,7 @@
 
 /* ---- both sides ---- */
 
-static struct gantry_rx_op *find(struct gantry_list *list, uint64_t transfer)
+static struct gantry_rx_op *find_op(struct gantry_list *list, uint64_t transfer)
 {
 	gantry_list_each_entry (op, list, struct gantry_rx_op, node)
 		if (op->transfer == transfer)
@@ -20,7 +20,8 @@ static struct gantry_rx_op *find(struct gantry_list *list, uint64_t transfer)
 	return NULL;
 }
 
-static gantry_result tell(struct gantry_rx_conn *c, enum rx_kind kind, uint64_t transfer, uint64_t bytes, uint64_t arg)
+static gantry_result send_answer(struct gantry_rx_conn *c, enum rx_kind kind, uint64_t transfer, uint64_t bytes,
+				 uint64_t arg)
 {
 	struct rx_head h = {.kind = (uint16_t)kind, .transfer = transfer, .bytes = bytes, .arg = arg};
 
@@ -85,7 +86,7 @@ static gantry_result hear_end(struct gantry_rx_op *op, uint64_t messages) REQUIR
 		op->ending = op->by_peer = 1;
 	if (!op->told) { /* also if the caller has cancelled, but all of it was out: the receiver counts on an END */
 		op->told = 1;
-		TRY_NOW(tell(op->conn, op->send ? RX_END : RX_STOP, op->transfer, 0, op->posted));
+		TRY_NOW(send_answer(op->conn, op->send ? RX_END : RX_STOP, op->transfer, 0, op->posted));
 	}
 	op->heard = 1;
 	op->limit = messages > op->posted ? messages : op->posted;
@@ -116,7 +117,7 @@ gantry_result rx_transfer_cancel(struct gantry_rx_op *op)
 		op->heard = 1;
 		op->limit = op->posted;
 	}
-	TRY_NOW(tell(op->conn, op->send ? RX_END : RX_STOP, op->transfer, 0, local ? 0 : op->posted));
+	TRY_NOW(send_answer(op->conn, op->send ? RX_END : RX_STOP, op->transfer, 0, local ? 0 : op->posted));
 	rx_op_settle(op);
 	return GANTRY_OK;
 }
@@ -124,7 +125,7 @@ gantry_result rx_transfer_cancel(struct gantry_rx_op *op)
 /* ---- sending ---- */
 
 /* Heads of those that wait, as far as the window goes. */
-static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
+static gantry_result offer_waiting(struct gantry_rx_conn *c, int *ret_moved)
 {
 	while (!gantry_list_empty(&c->out.waiting) && c->out.noffered < RX_WINDOW) {
 		struct gantry_rx_op *op = gantry_container(c->out.waiting.next, struct gantry_rx_op, node);
@@ -154,7 +155,7 @@ static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
 
 static gantry_result send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 {
-	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
+	struct gantry_rx_op *op = find_op(&c->out.offered, h->transfer);
 
 	if (!op || op->inlined || h->arg > c->rx->message)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL,
@@ -175,13 +176,13 @@ static gantry_result send_granted(struct gantry_rx_conn *c, const struct rx_head
 /* It was, whatever has become of it since. */
 static bool was_offered(struct gantry_rx_conn *c, uint64_t transfer)
 {
-	return transfer < c->next_transfer && !find(&c->out.waiting, transfer);
+	return transfer < c->next_transfer && !find_op(&c->out.waiting, transfer);
 }
 
 /* One that was granted, or is over: it was cancelled when all of it was out. */
 static gantry_result send_taken(struct gantry_rx_conn *c, uint64_t transfer) REQUIRES(rx_mu)
 {
-	struct gantry_rx_op *op = find(&c->out.data, transfer);
+	struct gantry_rx_op *op = find_op(&c->out.data, transfer);
 
 	if (op && op->posted < op->nmessages && !op->ending)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
@@ -195,7 +196,7 @@ static gantry_result send_taken(struct gantry_rx_conn *c, uint64_t transfer) REQ
 
 static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
-	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
+	struct gantry_rx_op *op = find_op(&c->out.offered, h->transfer);
 
 	if (!op && h->kind == RX_TAKEN && was_offered(c, h->transfer))
 		return send_taken(c, h->transfer);
@@ -224,9 +225,9 @@ static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_hea
 
 static gantry_result send_stopped(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
-	struct gantry_rx_op *op = find(&c->out.data, h->transfer);
+	struct gantry_rx_op *op = find_op(&c->out.data, h->transfer);
 
-	if (!op && (op = find(&c->out.offered, h->transfer))) {
+	if (!op && (op = find_op(&c->out.offered, h->transfer))) {
 		if ((!op->told && !op->inlined) || h->arg)
 			FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu before it was granted", c->peer,
 				 (unsigned long long)h->transfer);
@@ -243,7 +244,7 @@ static gantry_result send_stopped(struct gantry_rx_conn *c, const struct rx_head
 			 (unsigned long long)h->transfer);
 	/* All of it is out: the receiver knows how many messages that is. */
 	if (!op)
-		return tell(c, RX_END, h->transfer, 0, UINT64_MAX);
+		return send_answer(c, RX_END, h->transfer, 0, UINT64_MAX);
 	if (h->arg > op->nmessages)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu at message %llu of %llu", c->peer,
 			 (unsigned long long)h->transfer, (unsigned long long)h->arg,
@@ -378,7 +379,7 @@ gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved)
 	struct gantry_net *net = c->rx->net;
 	struct gantry_rx_op *op;
 
-	TRY_NOW(offer(c, ret_moved));
+	TRY_NOW(offer_waiting(c, ret_moved));
 	while (c->out.head != c->out.tail) {
 		struct rx_flight *f = rx_flight_at(&c->out, c->out.head);
 		int done = 0;
@@ -422,7 +423,7 @@ static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 }
 
 /* A transfer and its receive. The op is in no list. */
-static gantry_result match(struct gantry_rx_op *op, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu)
+static gantry_result match_recv(struct gantry_rx_op *op, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = op->conn;
 	struct rx_cursor start = {0, 0, 0};
@@ -438,14 +439,14 @@ static gantry_result match(struct gantry_rx_op *op, const struct rx_head *h, con
 		rx_op_done(op, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %llu, %s)",
 			   (unsigned long long)h->bytes, (unsigned long long)room, (unsigned long long)h->tag, c->peer);
 		rx_op_over(op);
-		return tell(c, RX_REJECT, h->transfer, room, 0);
+		return send_answer(c, RX_REJECT, h->transfer, room, 0);
 	}
 	if (!(h->flags & RX_INLINE)) {
 		op->phase = RX_GRANTED;
 		op->message = h->arg < c->rx->message ? h->arg : c->rx->message;
 		op->nmessages = (op->total - 1) / op->message + 1;
 		gantry_list_append(&c->in.data, &op->node);
-		return tell(c, RX_GRANT, h->transfer, 0, op->message);
+		return send_answer(c, RX_GRANT, h->transfer, 0, op->message);
 	}
 	if (op->batch.device && op->total)
 		return keep_local(op, data); /* TAKEN when the device has put them in place */
@@ -454,7 +455,7 @@ static gantry_result match(struct gantry_rx_op *op, const struct rx_head *h, con
 	op->bytes = op->total;
 	rx_op_done(op, GANTRY_OK, "%s", "");
 	rx_op_over(op);
-	return tell(c, RX_TAKEN, h->transfer, 0, 0);
+	return send_answer(c, RX_TAKEN, h->transfer, 0, 0);
 }
 
 static gantry_result recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data)
@@ -469,7 +470,7 @@ static gantry_result recv_offered(struct gantry_rx_conn *c, const struct rx_head
 		if (op->tag != h->tag)
 			continue;
 		gantry_list_remove(&op->node);
-		return match(op, h, data);
+		return match_recv(op, h, data);
 	}
 	gantry_list_each (pos, &c->early)
 		waiting++;
@@ -495,7 +496,7 @@ gantry_result rx_recv_match(struct gantry_rx_op *op)
 		if (e->head.tag != op->tag)
 			continue;
 		gantry_list_remove(&e->node);
-		r = match(op, &e->head, e->data);
+		r = match_recv(op, &e->head, e->data);
 		free(e);
 		return r;
 	}
@@ -510,14 +511,14 @@ static gantry_result drop_early(struct gantry_rx_conn *c, uint64_t transfer)
 			continue;
 		gantry_list_remove(&e->node);
 		free(e);
-		return tell(c, RX_STOP, transfer, 0, 0);
+		return send_answer(c, RX_STOP, transfer, 0, 0);
 	}
 	return GANTRY_OK; /* it has been answered: the sender will see that */
 }
 
 static gantry_result recv_ended(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
-	struct gantry_rx_op *op = find(&c->in.data, h->transfer);
+	struct gantry_rx_op *op = find_op(&c->in.data, h->transfer);
 
 	if (!op)
 		return drop_early(c, h->transfer);
@@ -644,7 +645,7 @@ static gantry_result post_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op
 }
 
 /* A message is here. AGAIN: the device's work cannot be enqueued yet. */
-static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
+static gantry_result take_arrival(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	struct gantry_rx_op *op = f->op;
 	struct gantry_rx_counters *n = &c->rx->counters;
@@ -698,7 +699,7 @@ static gantry_result retire_recv(struct gantry_rx_conn *c, struct rx_flight *f) 
 		rx_count(&c->rx->counters.received_bytes, f->len);
 	}
 	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages)
-		r = tell(c, RX_TAKEN, op->transfer, 0, 0);
+		r = send_answer(c, RX_TAKEN, op->transfer, 0, 0);
 	if (r == GANTRY_OK)
 		rx_op_settle(op);
 	return r;
@@ -723,7 +724,7 @@ static gantry_result take_arrivals(struct gantry_rx_conn *c, int *ret_moved) REQ
 			*ret_moved = 1;
 		}
 		if (f->state == RX_FLIGHT_HERE)
-			r = arrived(c, f);
+			r = take_arrival(c, f);
 	}
 	return r;
 }

@@ -34,7 +34,7 @@ static struct rx_region *region_of(struct gantry_rx *rx, const struct gantry_rx_
 }
 
 /* From the first byte of an entry to its last, and the batch's bytes with it. 0: they do not fit the address space. */
-static int measure(const struct gantry_rx_piece *p, uint64_t before, uint64_t *ret_span, uint64_t *ret_bytes)
+static int measure_entry(const struct gantry_rx_piece *p, uint64_t before, uint64_t *ret_span, uint64_t *ret_bytes)
 {
 	return !__builtin_mul_overflow((uint64_t)p->count - 1, (uint64_t)p->stride, ret_span) &&
 	       !__builtin_add_overflow(*ret_span, (uint64_t)p->piece_bytes, ret_span) &&
@@ -55,7 +55,7 @@ static gantry_result add_entry(struct gantry_rx *rx, const struct gantry_rx_piec
 	if (p.stride < p.piece_bytes)
 		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu: a stride of %zu bytes is less than its pieces of %zu", index,
 			 p.stride, p.piece_bytes);
-	if (!measure(&p, b->bytes, &span, &bytes))
+	if (!measure_entry(&p, b->bytes, &span, &bytes))
 		FAIL_NOW(GANTRY_ERR_INVALID,
 			 "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address space", index,
 			 p.count, p.piece_bytes, p.stride);
@@ -241,7 +241,7 @@ struct plan {
 	int gather;
 };
 
-static gantry_result launch(const struct plan *p, struct rx_flight *f, struct list *l) REQUIRES(rx_mu)
+static gantry_result launch_list(const struct plan *p, struct rx_flight *f, struct list *l) REQUIRES(rx_mu)
 {
 	struct gantry_device *dev = p->rx->device;
 	struct gantry_unpack_args args = {
@@ -266,8 +266,8 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 
 /* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as
  * there is room. *ret_len: how far it got. AGAIN: no descriptor buffer is free. */
-static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off, uint64_t len,
-			 uint64_t *ret_len) REQUIRES(rx_mu)
+static gantry_result cut_pieces(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off,
+				uint64_t len, uint64_t *ret_len) REQUIRES(rx_mu)
 {
 	const struct rx_batch *b = &f->op->batch;
 	uint64_t run = 0;
@@ -277,7 +277,7 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 		uint8_t *at;
 
 		if (l->descs && l->n == p->rx->max_descs)
-			TRY_NOW(launch(p, f, l));
+			TRY_NOW(launch_list(p, f, l));
 		if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
 			return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 		at = rx_batch_run(b, &f->walk, len - *ret_len, &run);
@@ -312,13 +312,13 @@ gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f)
 }
 
 /* r: what cut said. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
-static gantry_result finish(struct gantry_rx_conn *c, const struct plan *p, struct rx_flight *f, struct list *l,
-			    gantry_result r) REQUIRES(rx_mu)
+static gantry_result finish_list(struct gantry_rx_conn *c, const struct plan *p, struct rx_flight *f, struct list *l,
+				 gantry_result r) REQUIRES(rx_mu)
 {
 	gantry_result done = GANTRY_OK;
 
 	if (l->descs && l->n)
-		done = launch(p, f, l);
+		done = launch_list(p, f, l);
 	else if (l->descs)
 		rx_descs_put(p->rx, l->descs);
 	if (done == GANTRY_OK && (r == GANTRY_OK || (r == GANTRY_AGAIN && f->descs)))
@@ -388,12 +388,12 @@ gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f)
 	}
 	if (f->descs && !rx_work_over(c, f, &r))
 		return r != GANTRY_OK ? r : GANTRY_AGAIN;
-	return finish(c, &p, f, &l, cut(&p, f, &l, f->walk_pos, f->len - f->walk_pos, &got));
+	return finish_list(c, &p, f, &l, cut_pieces(&p, f, &l, f->walk_pos, f->len - f->walk_pos, &got));
 }
 
 /* The walk's place for byte `pos` of the message. Lanes deliver out of order, but rarely: mostly it is there already.
  */
-static void seek(struct rx_flight *f, uint64_t pos)
+static void seek_walk(struct rx_flight *f, uint64_t pos)
 {
 	if (pos < f->walk_pos) {
 		f->walk = f->from;
@@ -425,15 +425,15 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 		if (d.dst_off > f->len || d.len > f->len - d.dst_off)
 			FAIL_NOW(GANTRY_ERR_INTERNAL, "descriptor %u of slot %d is outside its message", f->desc_at,
 				 f->slot);
-		seek(f, d.dst_off + f->desc_skip);
+		seek_walk(f, d.dst_off + f->desc_skip);
 		done = f->desc_skip;
-		r = cut(&p, f, &l, d.src_off + done, d.len - done, &got);
+		r = cut_pieces(&p, f, &l, d.src_off + done, d.len - done, &got);
 		f->desc_skip += (uint32_t)got;
 		f->unpacked += got;
 		if (r != GANTRY_OK)
 			break;
 	}
-	TRY_NOW(finish(c, &p, f, &l, r));
+	TRY_NOW(finish_list(c, &p, f, &l, r));
 	if (f->unpacked != f->len)
 		FAIL_NOW(GANTRY_ERR_INTERNAL, "slot %d of the table describes %llu of %llu bytes", f->slot,
 			 (unsigned long long)f->unpacked, (unsigned long long)f->len);

@@ -96,7 +96,7 @@ out:
 	return r;
 }
 
-static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+static gantry_result setup_end(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
 	(void)ret_info;
 	return gantry_transport_unsupported_connector(c);
@@ -224,7 +224,7 @@ static char *ring_of(const struct collnet_end *e, uint64_t step)
 }
 
 /* All slots of the ring are free to fill. */
-static void offer(struct gantry_proxy_conn *pc, int *worked)
+static void offer_slots(struct gantry_proxy_conn *pc, int *worked)
 {
 	while (pc->posted < pc->end) {
 		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->posted);
@@ -260,8 +260,8 @@ static gantry_result place_result(struct collnet *n, struct collnet_step *s, cha
 	return GANTRY_OK;
 }
 
-static gantry_result reduce(struct collnet *n, const struct gantry_proxy_op *op, char *from, char *to, uint64_t size,
-			    void **ret_request)
+static gantry_result start_reduction(struct collnet *n, const struct gantry_proxy_op *op, char *from, char *to,
+				     uint64_t size, void **ret_request)
 {
 	const struct gantry_collnet_reduction q = {.send = from,
 						   .recv = to,
@@ -280,7 +280,7 @@ static gantry_result reduce(struct collnet *n, const struct gantry_proxy_op *op,
 }
 
 /* Posts what kernels have filled. */
-static gantry_result transmit(struct collnet *n, int *worked)
+static gantry_result transmit_steps(struct collnet *n, int *worked)
 {
 	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
 
@@ -308,7 +308,7 @@ static gantry_result transmit(struct collnet *n, int *worked)
 			FAIL_NOW(GANTRY_ERR_INTERNAL, "step %llu of the network is answered by step %llu",
 				 (unsigned long long)pc->moved, (unsigned long long)back->posted);
 		from = mode == GANTRY_MODE_PTR ? (char *)(uintptr_t)place : ring_of(n->send, pc->moved);
-		TRY_NOW(reduce(n, op, from, to, s->size, &s->request));
+		TRY_NOW(start_reduction(n, op, from, to, s->size, &s->request));
 		if (!s->request) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
 			break;
@@ -321,7 +321,7 @@ static gantry_result transmit(struct collnet *n, int *worked)
 }
 
 /* Reductions that are done: the slot is free again, and the result is there. */
-static gantry_result complete(struct collnet *n, int *worked)
+static gantry_result complete_steps(struct collnet *n, int *worked)
 {
 	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
 
@@ -369,7 +369,7 @@ static void count_consumed(struct gantry_proxy_conn *pc, int *worked)
 	}
 }
 
-static gantry_result progress(struct gantry_proxy_conn *pc, int *ret_worked)
+static gantry_result collnet_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
 	struct collnet *n = ((struct collnet_resources *)pc->resources)->net;
 	gantry_result r = GANTRY_OK;
@@ -379,9 +379,9 @@ static gantry_result progress(struct gantry_proxy_conn *pc, int *ret_worked)
 		count_consumed(pc, ret_worked);
 		return GANTRY_OK;
 	}
-	offer(pc, ret_worked);
-	TRY(transmit(n, ret_worked));
-	TRY(complete(n, ret_worked));
+	offer_slots(pc, ret_worked);
+	TRY(transmit_steps(n, ret_worked));
+	TRY(complete_steps(n, ret_worked));
 out:
 	if (r != GANTRY_OK) {
 		lost = n->plugin ? -1 : reducer_lost(n->comm);
@@ -392,12 +392,12 @@ out:
 
 static const struct gantry_transport_side side = {
 	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
+	.setup = setup_end,
 	.connect = connect_end,
 	.free = gantry_transport_unsupported_free, /* all of it is the proxy's */
 	.proxy_setup = proxy_setup,
 	.proxy_connect = proxy_connect,
-	.proxy_progress = progress,
+	.proxy_progress = collnet_progress,
 	.proxy_register = gantry_transport_unsupported_register,
 	.proxy_deregister = gantry_transport_unsupported_deregister,
 	.proxy_free = proxy_free,

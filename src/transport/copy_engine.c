@@ -135,8 +135,8 @@ void gantry_end_proxy_free(struct gantry_connector *c)
 }
 
 /* Starts the copy of a step and remembers it. */
-static gantry_result start(struct gantry_copy_engine *e, uint64_t step, const struct step *s, char *to,
-			   const char *from)
+static gantry_result start_copy(struct gantry_copy_engine *e, uint64_t step, const struct step *s, char *to,
+				const char *from)
 {
 	ASSERT(e->stream && e->events[step % GANTRY_STEPS]);
 	if (s->size)
@@ -190,9 +190,9 @@ static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_cop
 			FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u", (unsigned long long)step,
 				 s.mode);
 		TRY_NOW(check_size(pc, e, op, step, s.size));
-		TRY_NOW(start(e, step, &s, ring_slot(e, e->remote.ring, step),
-			      s.mode == GANTRY_MODE_PTR ? (const char *)(uintptr_t)place
-							: ring_slot(e, e->staging, step)));
+		TRY_NOW(start_copy(e, step, &s, ring_slot(e, e->remote.ring, step),
+				   s.mode == GANTRY_MODE_PTR ? (const char *)(uintptr_t)place
+							     : ring_slot(e, e->staging, step)));
 		pc->posted = pc->moved += op->slice_steps;
 	}
 	return GANTRY_OK;
@@ -306,7 +306,7 @@ static gantry_result start_recvs(struct gantry_proxy_conn *pc, struct gantry_cop
 			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
 		if (r != GANTRY_OK)
 			break;
-		TRY(start(e, pc->moved, &s, to, from));
+		TRY(start_copy(e, pc->moved, &s, to, from));
 		pc->posted = pc->moved += op->slice_steps;
 	}
 out:

@@ -131,7 +131,7 @@ gantry_result net_link_describe(const struct gantry_connector *c, struct net_lin
 	return GANTRY_OK;
 }
 
-static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+static gantry_result setup_end(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
 	struct net_conn *nc = c->resources;
 	struct net_info info;
@@ -275,7 +275,7 @@ static void proxy_free(struct gantry_connector *c)
 
 static const struct gantry_transport_side side = {
 	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
+	.setup = setup_end,
 	.connect = connect_end,
 	.free = gantry_transport_unsupported_free, /* all of it is the proxy's */
 	.proxy_setup = proxy_setup,

@@ -251,7 +251,7 @@ static struct links_mu links_mu_one;
 /* Those that are shared: only they are looked for. */
 static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
-static gantry_result create(struct gantry_connector *c, struct net_link **ret_link)
+static gantry_result create_link(struct gantry_connector *c, struct net_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
 	struct net_link *l = calloc(1, sizeof(*l));
@@ -293,7 +293,7 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 			l = it;
 	}
 	if (!l) {
-		TRY(create(c, &l));
+		TRY(create_link(c, &l));
 		if (l->shared)
 			gantry_list_append(&links, &l->node);
 	}
@@ -344,7 +344,7 @@ void net_context_free(struct net_context *x, int send, char *host)
 		x->device->ops->free_mapped(x->device, host);
 }
 
-static void dereg(struct net_link *l, void *mr)
+static void deregister_mr(struct net_link *l, void *mr)
 {
 	if (mr && l->comm)
 		l->context->net->ops->dereg_mr(l->context->net, l->comm, mr);
@@ -354,7 +354,7 @@ static void dereg(struct net_link *l, void *mr)
  * First the network lets go, then the memory goes. Closing the network's connection is what ends requests that an error
  * or abort has cut short: until then it may read from the memory of any channel and write to it.
  */
-static void destroy(struct net_link *l)
+static void destroy_link(struct net_link *l)
 {
 	struct gantry_net *net = l->context ? l->context->net : NULL;
 
@@ -365,8 +365,8 @@ static void destroy(struct net_link *l)
 	}
 	net_pool_deregister(l);
 	for (struct net_conn *nc = l->gone; nc; nc = nc->next) {
-		dereg(l, nc->stage_mr);
-		dereg(l, nc->ring_mr);
+		deregister_mr(l, nc->stage_mr);
+		deregister_mr(l, nc->ring_mr);
 	}
 	if (l->comm && l->send)
 		net->ops->close_send(net, l->comm);
@@ -394,7 +394,7 @@ void net_link_put(struct net_link *l, int channel)
 	if (!l)
 		return;
 	if (channel < 0) { /* never entered the list */
-		destroy(l);
+		destroy_link(l);
 		return;
 	}
 	links_mu_lock(&links_mu_one);
@@ -405,7 +405,7 @@ void net_link_put(struct net_link *l, int channel)
 		gantry_list_remove(&l->node);
 	links_mu_unlock(&links_mu_one);
 	if (last)
-		destroy(l);
+		destroy_link(l);
 }
 
 void net_link_retire(struct net_conn *nc)

@@ -238,11 +238,11 @@ void net_pool_leave(struct net_link *l)
 
 /* ---- pieces ---- */
 
-static void begins(uint32_t *users, uint32_t *kinds)
+static void add_user(uint32_t *users, uint32_t *kinds)
 {
 	*kinds += (*users)++ == 0;
 }
-static void ends(uint32_t *users, uint32_t *kinds)
+static void remove_user(uint32_t *users, uint32_t *kinds)
 {
 	ASSERT(*users && *kinds);
 	*kinds -= --*users == 0;
@@ -259,8 +259,8 @@ static struct gantry_piece *take_shared(struct net_conn *nc, uint64_t size)
 	if (!piece)
 		return NULL;
 	if (!nc->held) {
-		begins(&p->by_channel[nc->channel], &p->channels);
-		begins(&p->by_peer[nc->link->peer % POOL_HASH], &p->peers);
+		add_user(&p->by_channel[nc->channel], &p->channels);
+		add_user(&p->by_peer[nc->link->peer % POOL_HASH], &p->peers);
 	}
 	nc->held += piece->size;
 	fetch_add_relaxed(&counts.pool_shared, 1);
@@ -301,8 +301,8 @@ void net_pool_give(struct net_conn *nc, struct net_step *s)
 		ASSERT(nc->held >= s->piece->size);
 		nc->held -= s->piece->size;
 		if (!nc->held) {
-			ends(&p->by_channel[nc->channel], &p->channels);
-			ends(&p->by_peer[nc->link->peer % POOL_HASH], &p->peers);
+			remove_user(&p->by_channel[nc->channel], &p->channels);
+			remove_user(&p->by_peer[nc->link->peer % POOL_HASH], &p->peers);
 		}
 		gantry_pinned_give(&p->shared, s->piece);
 	} else {

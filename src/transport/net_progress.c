@@ -76,7 +76,7 @@ static int pack_ll(const struct net_conn *nc, const struct gantry_proxy_op *op, 
 }
 
 /* Space for the steps that the kernel will fill. */
-static gantry_result offer(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
+static gantry_result offer_space(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
 {
 	while (pc->posted < pc->end && pc->posted < pc->done + GANTRY_STEPS) {
 		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->posted);
@@ -113,8 +113,8 @@ static void *mr_of(struct net_link *l, const void *p, uint64_t size)
 }
 
 /* Where the step's bytes are. AGAIN: the kernel has not posted it, or its lines are not all there. */
-static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, const struct gantry_proxy_op *op,
-			    struct net_step *s)
+static gantry_result locate_step(struct gantry_proxy_conn *pc, struct net_conn *nc, const struct gantry_proxy_op *op,
+				 struct net_step *s)
 {
 	uint64_t step = pc->moved, slot = step % GANTRY_STEPS, place;
 
@@ -144,7 +144,7 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 	return GANTRY_OK;
 }
 
-static gantry_result transmit(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
+static gantry_result transmit_steps(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = nc->link->context->net;
@@ -157,7 +157,7 @@ static gantry_result transmit(struct gantry_proxy_conn *pc, struct net_conn *nc,
 			pc->moved++;
 			continue;
 		}
-		r = locate(pc, nc, op, s);
+		r = locate_step(pc, nc, op, s);
 		if (r == GANTRY_AGAIN) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
 			return GANTRY_OK;
@@ -215,7 +215,7 @@ out:
 /* ---- receiving ---- */
 
 /* Chooses where the next step goes. AGAIN: it cannot be posted now. */
-static gantry_result prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
+static gantry_result prepare_step(struct gantry_proxy_conn *pc, struct net_conn *nc)
 {
 	uint64_t step = pc->posted, slot = step % GANTRY_STEPS, size, offered, place;
 	struct net_step *s = &nc->steps[slot];
@@ -277,7 +277,7 @@ static gantry_result find_step(struct gantry_proxy_conn *pc, uint32_t call)
 	if (!op || op->id != call || pc->posted + op->slice_steps > pc->done + GANTRY_STEPS ||
 	    (!op->exact && !has_request(pc->resources)))
 		return GANTRY_AGAIN;
-	return prepare(pc, pc->resources);
+	return prepare_step(pc, pc->resources);
 }
 
 /*
@@ -394,7 +394,7 @@ static void unpack_ll(struct net_conn *nc, uint8_t proto, uint64_t step, const c
 	}
 }
 
-static gantry_result arrived(struct net_link *l, struct net_recv *recv, const int *sizes)
+static gantry_result take_arrival(struct net_link *l, struct net_recv *recv, const int *sizes)
 {
 	ASSERT(recv->n > 0 && recv->n <= GANTRY_NET_MAX_RECVS && !recv->arrived);
 	for (int i = 0; i < recv->n; i++) {
@@ -483,7 +483,7 @@ static gantry_result complete_one(struct net_link *l, struct net_recv *recv, int
 		*worked = 1;
 		if (recv->arrived)
 			break;
-		TRY_NOW(arrived(l, recv, sizes));
+		TRY_NOW(take_arrival(l, recv, sizes));
 		TRY_NOW(start_flush(l, recv));
 	} while (recv->request);
 	hand_over(recv);
@@ -539,7 +539,7 @@ static gantry_result count_consumed(struct gantry_proxy_conn *pc, struct net_con
 }
 
 /* The first ready channel of a link works for all of them; the others only count what their kernels consumed. */
-static int leads(const struct net_link *l, const struct gantry_proxy_conn *pc)
+static int leads_link(const struct net_link *l, const struct gantry_proxy_conn *pc)
 {
 	for (int i = 0; i < l->nsubs; i++) {
 		if (l->subs[i] && l->subs[i]->first)
@@ -553,7 +553,7 @@ static gantry_result recv_progress(struct gantry_proxy_conn *pc, int *ret_worked
 	struct net_conn *nc = pc->resources;
 	struct net_link *l = nc->link;
 
-	if (leads(l, pc)) {
+	if (leads_link(l, pc)) {
 		for (int posted = 1; posted && l->nrecvs < NET_RECVS; *ret_worked |= posted) {
 			posted = 0;
 			TRY_NOW(post_group(l, &posted));
@@ -569,8 +569,8 @@ gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 
 	if (!pc->send)
 		return recv_progress(pc, ret_worked);
-	TRY_NOW(offer(pc, nc, ret_worked));
-	TRY_NOW(transmit(pc, nc, ret_worked));
+	TRY_NOW(offer_space(pc, nc, ret_worked));
+	TRY_NOW(transmit_steps(pc, nc, ret_worked));
 	return complete_sends(pc, nc, ret_worked);
 }
 

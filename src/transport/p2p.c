@@ -424,7 +424,7 @@ static void lay_out(const struct gantry_connector *c, uint64_t step, int ll128, 
 	gantry_rings_layout(step, 1, same_gpu(c) && ll128, ret_rings);
 }
 
-static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+static gantry_result setup_end(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
 	struct p2p_info info = {.magic = P2P_MAGIC, .copies = c->proxy != NULL};
 	struct gantry_rings rings = {.size = GANTRY_ENDS_PAGE};
@@ -535,7 +535,7 @@ static void free_end(struct gantry_connector *c)
 
 static const struct gantry_transport_side send_side = {
 	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
+	.setup = setup_end,
 	.connect = connect_end,
 	.free = free_end,
 	.proxy_setup = proxy_setup,
@@ -548,7 +548,7 @@ static const struct gantry_transport_side send_side = {
 
 static const struct gantry_transport_side recv_side = {
 	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
+	.setup = setup_end,
 	.connect = connect_end,
 	.free = free_end,
 	.proxy_setup = gantry_transport_unsupported_connector,

@@ -85,7 +85,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 	return gantry_end_proxy_setup(c, sizeof(struct shm_end));
 }
 
-static int makes(const struct gantry_connector *c)
+static int makes_segment(const struct gantry_connector *c)
 {
 	return gantry_params()->shm_locality == (c->send ? PARAM_SHM_LOCALITY_SEND : PARAM_SHM_LOCALITY_RECV);
 }
@@ -96,7 +96,7 @@ static int both_on_host(const struct gantry_connector *c)
 	       gantry_traits_of_kind(c->peer->device_kind)->cpu_reads_memory;
 }
 
-static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+static gantry_result setup_end(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
 	struct shm_info info = {.magic = SHM_MAGIC, .proxied = c->proxy != NULL};
 	struct gantry_rings rings;
@@ -107,7 +107,7 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	info.maker = (uint32_t)gantry_params()->shm_locality;
 	info.ll128 = c->device->ll128_local != 0;
 	gantry_eventcount_describe(c, &info.eventcount);
-	if (makes(c)) {
+	if (makes_segment(c)) {
 		info.step = gantry_rings_round_step(gantry_params()->shm_step);
 		gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
 		TRY_NOW(gantry_sharing_make(&end->shared, c, rings.size, &info.segment));
@@ -130,7 +130,7 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 			 "GANTRY_SHM_LOCALITY is %s on rank %d and %s on rank %d: all ranks must agree",
 			 mine == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->me->rank,
 			 ret_info->maker == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->peer->rank);
-	if (makes(c))
+	if (makes_segment(c))
 		ret_info->step = gantry_rings_round_step(gantry_params()->shm_step);
 	if (!gantry_rings_step_is_good(ret_info->step))
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d has shared memory with steps of %llu bytes", c->peer->rank,
@@ -188,7 +188,7 @@ static void free_end(struct gantry_connector *c)
 
 static const struct gantry_transport_side side = {
 	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
+	.setup = setup_end,
 	.connect = connect_end,
 	.free = free_end,
 	.proxy_setup = proxy_setup,

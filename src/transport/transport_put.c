@@ -291,7 +291,7 @@ static gantry_result finish_message(struct gantry_proxy_conn *pc, struct put_con
 }
 
 /* Steps of each counter as far as they go. */
-static gantry_result advance(struct gantry_proxy_conn *pc, struct put_conn *p, int *ret_worked)
+static gantry_result advance_steps(struct gantry_proxy_conn *pc, struct put_conn *p, int *ret_worked)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -322,7 +322,7 @@ static gantry_result progress_recv(struct gantry_proxy_conn *pc, int *ret_worked
 		TRY_NOW(gantry_put_connect(pc->connector, &p->peer));
 	do {
 		worked = 0;
-		r = advance(pc, pc->resources, &worked);
+		r = advance_steps(pc, pc->resources, &worked);
 		*ret_worked |= worked;
 	} while (worked && (r == GANTRY_OK || r == GANTRY_AGAIN));
 	return r;

@@ -6,13 +6,13 @@
  *
  *   head      field       checked by
  *   all       magic, kind, flags, size, reserved   rx_head_decode; UP, first and once: check_up
- *   SEND      bytes       rx_head_decode (inline), match (the receive); arg: match takes the smaller; tag: any
+ *   SEND      bytes       rx_head_decode (inline), match_recv (the receive); arg: match_recv takes the smaller; tag: any
  *   TAKEN     transfer    send_answered: offered with its bytes, or all out
  *   GRANT     transfer, arg   send_granted: offered, and not larger than was asked for
  *   REJECT    transfer, bytes   send_answered: offered, and larger than the receive
  *   STOP      transfer, arg   send_stopped: offered, and no more messages than there are; answers are bounded: rx_head_send
  *   END       arg         recv_ended: as many messages as there are; transfer: unknown ones are answered already
- *   data      size        arrived
+ *   data      size        take_arrival
  *   offer     size, epoch, id, handle, target   rx_offer_decode, take_offer, is_for_us
  *
  * Catches: reads and writes outside of memory (with the sanitizers), ops that end without a name or never, other connections of

@@ -192,8 +192,8 @@ static gantry_result do_steer(struct client *c, int fd, uint32_t *ret_location)
 	return devmem_session_steer(c->session, &t, ret_location);
 }
 
-static void answer(struct server *s, struct client *c, const struct devmem_request *q, int fd,
-		   struct devmem_reply *ret_reply)
+static void answer_request(struct server *s, struct client *c, const struct devmem_request *q, int fd,
+			   struct devmem_reply *ret_reply)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -233,7 +233,7 @@ static int serve_one(struct server *s, struct client *c)
 		reply.result = GANTRY_ERR_PROTOCOL;
 		snprintf(reply.text, sizeof(reply.text), "%s", wrong);
 	} else {
-		answer(s, c, &q, fd, &reply);
+		answer_request(s, c, &q, fd, &reply);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -242,7 +242,7 @@ static int serve_one(struct server *s, struct client *c)
 	return n == (ssize_t)sizeof(answered) && !wrong ? 0 : -1;
 }
 
-static void drop(struct server *s, int i)
+static void drop_client(struct server *s, int i)
 {
 	devmem_session_close(s->clients[i].session);
 	close(s->clients[i].fd);
@@ -383,7 +383,7 @@ gantry_result devmem_daemon_serve(const struct devmem_daemon_config *config, con
 		/* Backwards: dropping one moves the last into its place. */
 		for (int i = n - 1; i >= 0; i--)
 			if (p[i].revents && serve_one(s, &s->clients[i]) < 0)
-				drop(s, i);
+				drop_client(s, i);
 		if (p[n].revents & POLLIN)
 			accept_one(s);
 	}
@@ -391,7 +391,7 @@ gantry_result devmem_daemon_serve(const struct devmem_daemon_config *config, con
 out:
 	if (s) {
 		while (s->nclients)
-			drop(s, s->nclients - 1);
+			drop_client(s, s->nclients - 1);
 		if (s->listener >= 0)
 			close(s->listener);
 	}
@@ -453,8 +453,8 @@ out:
 	return r;
 }
 
-static gantry_result ask(struct devmem_daemon *h, const struct devmem_request *q, int pass,
-			 struct devmem_reply *ret_reply)
+static gantry_result ask_daemon(struct devmem_daemon *h, const struct devmem_request *q, int pass,
+				struct devmem_reply *ret_reply)
 {
 	gantry_result r = GANTRY_OK;
 	uint8_t request[DEVMEM_REQUEST_SIZE], bytes[DEVMEM_REPLY_SIZE];
@@ -501,7 +501,7 @@ gantry_result devmem_daemon_bind(const char *path, const struct devmem_session_c
 
 	snprintf(q.nic, sizeof(q.nic), "%s", c->nic);
 	TRY(daemon_connect(path, &h));
-	TRY(ask(h, &q, c->dmabuf, &a));
+	TRY(ask_daemon(h, &q, c->dmabuf, &a));
 	if (!a.dmabuf_id)
 		FAIL(GANTRY_ERR_PROTOCOL, "devmem daemon at %s: dma-buf 0", path);
 	*ret_dmabuf_id = a.dmabuf_id;
@@ -517,7 +517,7 @@ gantry_result devmem_daemon_steer(struct devmem_daemon *h, int fd, uint32_t *ret
 	struct devmem_request q = {.op = DEVMEM_DAEMON_STEER};
 	struct devmem_reply a;
 
-	TRY_NOW(ask(h, &q, fd, &a));
+	TRY_NOW(ask_daemon(h, &q, fd, &a));
 	*ret_location = a.location;
 	return GANTRY_OK;
 }
@@ -527,5 +527,5 @@ gantry_result devmem_daemon_unsteer(struct devmem_daemon *h, uint32_t location)
 	struct devmem_request q = {.op = DEVMEM_DAEMON_UNSTEER, .location = location};
 	struct devmem_reply a;
 
-	return location == DEVMEM_NO_RULE ? GANTRY_OK : ask(h, &q, -1, &a);
+	return location == DEVMEM_NO_RULE ? GANTRY_OK : ask_daemon(h, &q, -1, &a);
 }

@@ -234,7 +234,7 @@ out:
 }
 
 /* Shell's sort: short, in place. Most often there is nothing to do: the kernel hands out tokens in order. */
-static void sort(uint32_t *v, uint32_t n)
+static void sort_tokens(uint32_t *v, uint32_t n)
 {
 	static const uint32_t gaps[] = {1750, 701, 301, 132, 57, 23, 10, 4, 1};
 	uint32_t sorted = 1;
@@ -275,13 +275,13 @@ static uint32_t fill_ranges(const struct devmem_tokens *t, uint32_t from, struct
 	return i - from;
 }
 
-static gantry_result flush(struct devmem_tokens *t) REQUIRES(devmem_tokens_mu)
+static gantry_result flush_tokens(struct devmem_tokens *t) REQUIRES(devmem_tokens_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_token ranges[DEVMEM_MAX_RANGES];
 	uint32_t done = 0;
 
-	sort(t->queued, t->nqueued);
+	sort_tokens(t->queued, t->nqueued);
 	while (done < t->nqueued) {
 		uint32_t n, count = fill_ranges(t, done, ranges, &n);
 		int freed = t->flow->binding->ops->give_back(t->flow, ranges, n);
@@ -322,7 +322,7 @@ gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens
 		}
 	}
 	if (t->nqueued >= DEVMEM_FLUSH_AT)
-		r = flush(t);
+		r = flush_tokens(t);
 	if (nobodys > 0)
 		FAIL(GANTRY_ERR_INTERNAL, "%u tokens are dropped that nobody has, token %u among them", nobodys, one);
 out:
@@ -336,7 +336,7 @@ gantry_result devmem_tokens_flush(struct devmem_tokens *t)
 
 	devmem_tokens_mu_lock(&t->mu);
 	if (t->nqueued > 0)
-		r = flush(t);
+		r = flush_tokens(t);
 	devmem_tokens_mu_unlock(&t->mu);
 	return r;
 }

@@ -50,7 +50,7 @@ static int journal_dir(char *ret, size_t len)
 }
 
 /* "devmem-<network namespace>-": names of interfaces repeat in others. */
-static void prefix(char *ret, size_t len)
+static void put_prefix(char *ret, size_t len)
 {
 	struct stat st = {0};
 
@@ -70,7 +70,7 @@ int devmem_journal_init(struct devmem_journal *j, const char *nic)
 		return e;
 	if (strchr(nic, '/') || strlen(nic) >= IFNAMSIZ)
 		return EINVAL;
-	prefix(start, sizeof(start));
+	put_prefix(start, sizeof(start));
 	snprintf(j->base, sizeof(j->base), "%s/%s%s", dir, start, nic);
 	return 0;
 }
@@ -261,7 +261,7 @@ static int undo_rings(struct devmem_sys *s, const char *nic, const struct devmem
 	return e;
 }
 
-static int undone(int e, const char *nic, const char *what)
+static int log_undone(int e, const char *nic, const char *what)
 {
 
 	if (e)
@@ -276,13 +276,13 @@ int devmem_nic_restore(struct devmem_sys *s, const char *nic, const struct devme
 	int failed = 0;
 
 	if (before->has_rss)
-		failed += undone(s->ops->rss_set(s, nic, before->rss_default ? NULL : &before->rss), nic, "RSS");
+		failed += log_undone(s->ops->rss_set(s, nic, before->rss_default ? NULL : &before->rss), nic, "RSS");
 	if (before->has_rings)
-		failed += undone(undo_rings(s, nic, &before->rings), nic, "header split");
+		failed += log_undone(undo_rings(s, nic, &before->rings), nic, "header split");
 	for (uint32_t i = before->nfeatures; i-- > 0;) {
 		const struct devmem_feature *f = &before->features[i];
 
-		failed += undone(s->ops->feature_set(s, nic, f), nic, f->name);
+		failed += log_undone(s->ops->feature_set(s, nic, f), nic, f->name);
 	}
 	return failed;
 }
@@ -449,7 +449,7 @@ int devmem_journal_nics(char names[][IFNAMSIZ], int max)
 
 	if (journal_dir(dir, sizeof(dir)))
 		return 0;
-	prefix(start, sizeof(start));
+	put_prefix(start, sizeof(start));
 	d = opendir(dir);
 	while (d && n < max && (entry = readdir(d))) {
 		const char *name = entry->d_name + strlen(start), *end = strstr(entry->d_name, ".lock");

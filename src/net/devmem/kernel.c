@@ -216,7 +216,7 @@ static void read_queues(struct kernel_binding *b) REQUIRES(kernel_binding_mu)
 }
 
 /* Has the flow come through a queue of ours? Only the first receives are looked at: the rule takes a moment to work. */
-static void verify(struct kernel_binding *b, struct kernel_flow *f)
+static void verify_flow(struct kernel_binding *b, struct kernel_flow *f)
 {
 	uint32_t napi = 0;
 	socklen_t len = sizeof(napi);
@@ -254,7 +254,7 @@ static ssize_t kernel_receive(struct devmem_flow *base, struct msghdr *msg, int 
 		fetch_add_relaxed(&b->receives, 1);
 		fetch_add_relaxed(&b->bytes, (uint64_t)got);
 		if (f->checks)
-			verify(b, f);
+			verify_flow(b, f);
 	} else if (got < 0 && *devmem_error_of(DEVMEM_CALL_RECVMSG, errno)->reason) {
 		static struct gantry_ratelimit limit;
 		uint32_t left_out;

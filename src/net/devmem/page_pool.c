@@ -30,7 +30,7 @@ static uint64_t round_up(uint64_t n, uint64_t to)
 }
 
 /* Memory of p->memory.size bytes from a page border on: dma-bufs and the NIC know only whole pages. */
-static gantry_result allocate(struct devmem_pool *p, uint64_t page)
+static gantry_result allocate_memory(struct devmem_pool *p, uint64_t page)
 {
 	const struct gantry_device_ops *ops = p->device->ops;
 	void *device_ptr = NULL;
@@ -71,21 +71,21 @@ static gantry_result make_landing(struct devmem_pool *p) UNCHECKED
 	return GANTRY_OK;
 }
 
-static void unbind(struct devmem_part *part)
+static void unbind_part(struct devmem_part *part)
 {
 	if (part->binding)
 		part->binding->ops->unbind(part->binding);
 	part->binding = NULL;
 }
 
-static void destroy(struct devmem_pool *p) UNCHECKED /* nobody else knows it any more, or yet */
+static void destroy_pool(struct devmem_pool *p) UNCHECKED /* nobody else knows it any more, or yet */
 {
 	const struct gantry_device_ops *ops;
 
 	if (!p)
 		return;
 	for (int i = 0; i < p->nparts; i++)
-		unbind(&p->parts[i]);
+		unbind_part(&p->parts[i]);
 	if (p->device) {
 		ops = p->device->ops;
 		if (p->bounce)
@@ -100,8 +100,8 @@ static void destroy(struct devmem_pool *p) UNCHECKED /* nobody else knows it any
 	free(p);
 }
 
-static gantry_result make(struct gantry_device *dev, const struct devmem_source_ops *source,
-			  struct devmem_pool **ret_pool)
+static gantry_result make_pool(struct gantry_device *dev, const struct devmem_source_ops *source,
+			       struct devmem_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_params *params = gantry_params();
@@ -123,7 +123,7 @@ static gantry_result make(struct gantry_device *dev, const struct devmem_source_
 		     params->unpack_pool, params->unpack_nics, params->unpack_landing, p->memory.size);
 	TRY(gantry_device_open(dev->kind, dev->index, &p->device));
 	p->memory.device = p->device;
-	TRY(allocate(p, page));
+	TRY(allocate_memory(p, page));
 	TRY(make_landing(p));
 	p->refs = 1;
 	LOG_INFO(NET, "page pool of %s: %" PRIu64 " bytes of %s memory, %s source, %u landing pages", p->device->name,
@@ -135,7 +135,7 @@ static gantry_result make(struct gantry_device *dev, const struct devmem_source_
 	*ret_pool = p;
 	p = NULL;
 out:
-	destroy(p);
+	destroy_pool(p);
 	return r;
 }
 
@@ -155,7 +155,7 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 	if (p) {
 		p->refs++;
 	} else {
-		TRY(make(dev, source, &p));
+		TRY(make_pool(dev, source, &p));
 		gantry_list_append(&pools, &p->link);
 	}
 	*ret_pool = p;
@@ -224,7 +224,7 @@ void devmem_pool_put(struct devmem_pool *p)
 	if (--p->refs == 0) {
 		gantry_list_remove(&p->link);
 		say_whole(p);
-		destroy(p);
+		destroy_pool(p);
 	}
 	devmem_pools_mu_unlock(&list_mu);
 }

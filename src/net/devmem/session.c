@@ -78,7 +78,7 @@ static int has_feature(const struct devmem_before *b, const char *name)
 }
 
 /* Writes down before it changes: a crash in between costs an undo of nothing. */
-static gantry_result remember(const struct devmem_session *s)
+static gantry_result save_journal(const struct devmem_session *s)
 {
 	if (!devmem_journal_save(&s->journal, s->before))
 		FAIL_NOW(GANTRY_ERR_SYSTEM,
@@ -102,7 +102,7 @@ static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the driver does not have %s", s->nic, name);
 	if (!has_feature(s->before, name) && s->before->nfeatures < DEVMEM_FEATURES_MAX)
 		s->before->features[s->before->nfeatures++] = f;
-	TRY_NOW(remember(s));
+	TRY_NOW(save_journal(s));
 	f.on = 1;
 	e = s->sys->ops->feature_set(s->sys, s->nic, &f);
 	if (!e)
@@ -132,7 +132,7 @@ static gantry_result turn_split_on(struct devmem_session *s)
 		s->before->rings = (struct devmem_rings){
 			.has_split = want.has_split, .split = now.split, .has_hds = want.has_hds, .hds = now.hds};
 	}
-	TRY_NOW(remember(s));
+	TRY_NOW(save_journal(s));
 	e = s->sys->ops->rings_set(s->sys, s->nic, &want);
 	if (e)
 		FAIL_NOW(devmem_error_of(DEVMEM_CALL_RINGS, e)->result, "%s: %s", s->nic,
@@ -196,7 +196,7 @@ static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
 		s->before->rss_default = rss_is_default(&rss);
 		s->before->rss = rss;
 	}
-	TRY_NOW(remember(s));
+	TRY_NOW(save_journal(s));
 	for (uint32_t i = 0; i < rss.n; i++)
 		rss.queue[i] = i % lowest;
 	e = s->sys->ops->rss_set(s->sys, s->nic, &rss);
@@ -238,7 +238,7 @@ static void remove_rules(struct devmem_session *s) REQUIRES(devmem_session_mu)
 }
 
 /* Rules, binding, and, if nobody else uses the NIC, everything else. */
-static void undo(struct devmem_session *s) REQUIRES(devmem_session_mu)
+static void undo_session(struct devmem_session *s) REQUIRES(devmem_session_mu)
 {
 	char text[160];
 
@@ -261,7 +261,7 @@ static void undo_all(void)
 		if (s->pid != getpid())
 			continue;
 		devmem_session_mu_lock(&s->mu);
-		undo(s);
+		undo_session(s);
 		devmem_session_mu_unlock(&s->mu);
 	}
 	devmem_sessions_mu_unlock(&list_mu);
@@ -300,7 +300,7 @@ static gantry_result set_up(struct devmem_session *s, int dmabuf)
 	return GANTRY_OK;
 }
 
-static void enlist(struct devmem_session *s)
+static void enlist_session(struct devmem_session *s)
 {
 	static int registered; /* under list_mu */
 
@@ -370,7 +370,7 @@ gantry_result devmem_session_open(const struct devmem_session_config *c, struct 
 	TRY(lock_nic(s, &lock));
 	locked = 1;
 	TRY(set_up(s, c->dmabuf));
-	enlist(s);
+	enlist_session(s);
 	*ret_session = s;
 	s = NULL;
 out:
@@ -378,7 +378,7 @@ out:
 		close(lock); /* undo takes it itself */
 	if (s && locked) {
 		devmem_session_mu_lock(&s->mu);
-		undo(s);
+		undo_session(s);
 		devmem_session_mu_unlock(&s->mu);
 	}
 	session_free(s);
@@ -518,7 +518,7 @@ void devmem_session_close(struct devmem_session *s)
 	devmem_sessions_mu_unlock(&list_mu);
 	if (s->pid == getpid()) {
 		devmem_session_mu_lock(&s->mu);
-		undo(s);
+		undo_session(s);
 		devmem_session_mu_unlock(&s->mu);
 	}
 	session_free(s);

@@ -75,7 +75,7 @@ struct nl_request {
 	int (*read)(const void *attrs, size_t len, void *ret); /* NULL: only the acknowledgement is expected */
 };
 
-static void put(struct nl_msg *to, uint16_t type, size_t len, const void *value)
+static void put_attr(struct nl_msg *to, uint16_t type, size_t len, const void *value)
 {
 	if (to->m && !mnl_attr_put_check(to->m, to->size, type, len, value))
 		to->m = NULL;
@@ -83,7 +83,7 @@ static void put(struct nl_msg *to, uint16_t type, size_t len, const void *value)
 
 static void put_u32(struct nl_msg *to, uint16_t type, uint32_t value)
 {
-	put(to, type, sizeof(value), &value);
+	put_attr(to, type, sizeof(value), &value);
 }
 
 static struct nlattr *open_nest(struct nl_msg *to, uint16_t type)
@@ -133,7 +133,7 @@ static void build_fields(struct nl_msg *to, const void *what)
 
 	for (const struct nl_field *f = all->f; f < all->f + all->n; f++)
 		if (!f->has || *f->has)
-			put(to, f->type, f->size, f->value);
+			put_attr(to, f->type, f->size, f->value);
 }
 
 /* To send from, without queues. */
@@ -159,9 +159,9 @@ static void build_feature(struct nl_msg *to, const void *what)
 	struct nlattr *wanted = open_nest(to, FEATURES_WANTED), *bits = open_nest(to, BITSET_BITS);
 	struct nlattr *bit = open_nest(to, BITS_BIT);
 
-	put(to, BIT_NAME, strlen(f->name) + 1, f->name);
+	put_attr(to, BIT_NAME, strlen(f->name) + 1, f->name);
 	if (f->on)
-		put(to, BIT_VALUE, 0, NULL);
+		put_attr(to, BIT_VALUE, 0, NULL);
 	close_nest(to, bit);
 	close_nest(to, bits);
 	close_nest(to, wanted);
@@ -394,7 +394,7 @@ static int open_socket(struct devmem_sys *s)
 }
 
 /* The messages of one datagram. The errno that the request ends with, 0 if all went well; -1: more to come. */
-static int consume(struct devmem_sys *s, const char *buf, int len, const struct nl_request *q, void *ret)
+static int consume_datagram(struct devmem_sys *s, const char *buf, int len, const struct nl_request *q, void *ret)
 {
 	const struct nlmsghdr *m = (const struct nlmsghdr *)(const void *)buf;
 
@@ -447,7 +447,7 @@ static int ask_kernel(struct devmem_sys *s, struct nl_msg to, const struct nl_re
 		ssize_t got = mnl_socket_recvfrom(s->netlink, buf, RECEIVE_MAX);
 
 		if (got >= 0)
-			error = consume(s, buf, (int)got, q, ret);
+			error = consume_datagram(s, buf, (int)got, q, ret);
 		else
 			error = errno == EINTR ? -1 : errno == EAGAIN ? ETIMEDOUT : errno;
 	} while (error < 0);

@@ -79,7 +79,8 @@ gantry_result devmem_table_begin(struct devmem_table *t, uint64_t total, void *d
 }
 
 /* The table needs the fragment's token. Its last bytes: then the caller needs it no more, and hands its use over. */
-static gantry_result hold(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag, int is_last)
+static gantry_result hold_token(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
+				int is_last)
 {
 	struct devmem_held *last = t->nheld ? &t->held[t->nheld - 1] : NULL, *held;
 
@@ -120,7 +121,7 @@ static gantry_result let_go(struct devmem_table *t)
 }
 
 /* Does an entry follow the last one? */
-static int follows(const struct devmem_table *t, uint64_t src_off, uint64_t dst_off)
+static int follows_last(const struct devmem_table *t, uint64_t src_off, uint64_t dst_off)
 {
 	const struct gantry_unpack_desc *last = t->n ? &t->descs[t->n - 1] : NULL;
 
@@ -133,12 +134,12 @@ static int follows(const struct devmem_table *t, uint64_t src_off, uint64_t dst_
  * time, and a warp has one load in flight, so a message of a few long entries would be gathered by a few warps alone. A
  * table that is full merges whatever it can; else there is room for one entry more.
  */
-static void describe(struct devmem_table *t, uint64_t src_off, uint32_t len, uint64_t dst_off)
+static void describe_bytes(struct devmem_table *t, uint64_t src_off, uint32_t len, uint64_t dst_off)
 {
 	uint32_t some;
 
 	for (; len; src_off += some, dst_off += some, len -= some) {
-		struct gantry_unpack_desc *last = follows(t, src_off, dst_off) ? &t->descs[t->n - 1] : NULL;
+		struct gantry_unpack_desc *last = follows_last(t, src_off, dst_off) ? &t->descs[t->n - 1] : NULL;
 
 		if (last && (last->len < DEVMEM_ENTRY || t->n == t->max)) {
 			some = t->n == t->max || len < DEVMEM_ENTRY - last->len ? len : DEVMEM_ENTRY - last->len;
@@ -222,7 +223,8 @@ static gantry_result land_some(struct devmem_table *t, struct origin from, uint6
 }
 
 /* Bytes to their landing pages, which are there; described unless all entries are made or will be. */
-static gantry_result land(struct devmem_table *t, struct origin from, uint64_t len, uint64_t dst_off, int described)
+static gantry_result land_bytes(struct devmem_table *t, struct origin from, uint64_t len, uint64_t dst_off,
+				int described)
 {
 	while (len > 0) {
 		uint64_t to = place_of(t, dst_off);
@@ -230,7 +232,7 @@ static gantry_result land(struct devmem_table *t, struct origin from, uint64_t l
 
 		TRY_NOW(land_some(t, from, to, some));
 		if (described)
-			describe(t, to, some, dst_off);
+			describe_bytes(t, to, some, dst_off);
 		if (from.data)
 			from.data += some;
 		else
@@ -252,7 +254,7 @@ static gantry_result make_compact(struct devmem_table *t)
 		const struct gantry_unpack_desc *d = &t->descs[i];
 
 		if (d->src_off < t->pool->landing_base)
-			TRY_NOW(land(t, (struct origin){.off = d->src_off}, d->len, d->dst_off, 0));
+			TRY_NOW(land_bytes(t, (struct origin){.off = d->src_off}, d->len, d->dst_off, 0));
 	}
 	t->compact = 1;
 	t->compacted++;
@@ -260,7 +262,8 @@ static gantry_result make_compact(struct devmem_table *t)
 	for (uint64_t at = 0; at < t->total; at += DEVMEM_LANDING_PAGE) {
 		uint64_t left = t->total - at;
 
-		describe(t, place_of(t, at), (uint32_t)(left < DEVMEM_LANDING_PAGE ? left : DEVMEM_LANDING_PAGE), at);
+		describe_bytes(t, place_of(t, at), (uint32_t)(left < DEVMEM_LANDING_PAGE ? left : DEVMEM_LANDING_PAGE),
+			       at);
 	}
 	/* Copies of the device still read the fragments. */
 	if (!t->copying)
@@ -301,7 +304,7 @@ gantry_result devmem_table_add_host(struct devmem_table *t, const void *data, ui
 	if (!t->compact && t->n + pages_of(dst_off, len) > t->max)
 		r = make_compact(t);
 	if (r == GANTRY_OK && get_pages(t, dst_off, len) == 0)
-		r = land(t, from, len, dst_off, !t->compact);
+		r = land_bytes(t, from, len, dst_off, !t->compact);
 	else if (r == GANTRY_OK || r == GANTRY_AGAIN)
 		r = go_direct(t, from, len, dst_off);
 	if (r == GANTRY_OK)
@@ -315,15 +318,15 @@ static gantry_result add_in_pool(struct devmem_table *t, const struct devmem_pie
 	gantry_result r = GANTRY_OK;
 	uint64_t src_off = p->base + p->frag->offset + p->skip;
 	struct origin from = {.off = src_off};
-	int is_last = p->skip + p->len == p->frag->len, merges = follows(t, src_off, p->dst_off);
+	int is_last = p->skip + p->len == p->frag->len, merges = follows_last(t, src_off, p->dst_off);
 
 	/* Copying small ones is to save entries; without a free page they can have one. */
 	if (!t->compact && !merges && p->len < t->coalesce && t->pool->memory.host &&
 	    t->n + pages_of(p->dst_off, p->len) <= t->max && get_pages(t, p->dst_off, p->len) == 0)
-		return land(t, from, p->len, p->dst_off, 1);
+		return land_bytes(t, from, p->len, p->dst_off, 1);
 	if (!t->compact && (merges || t->n < t->max)) { /* it stays where it is */
-		TRY_NOW(hold(t, p->tokens, p->frag, is_last));
-		describe(t, src_off, p->len, p->dst_off);
+		TRY_NOW(hold_token(t, p->tokens, p->frag, is_last));
+		describe_bytes(t, src_off, p->len, p->dst_off);
 		if (p->tokens->flow->binding->late) /* it may not be there yet */
 			note_copy(t);
 		return GANTRY_OK;
@@ -336,8 +339,8 @@ static gantry_result add_in_pool(struct devmem_table *t, const struct devmem_pie
 	}
 	TRY_NOW(r);
 	if (!t->pool->memory.host) /* a copy of the device reads the fragment after this has returned */
-		TRY_NOW(hold(t, p->tokens, p->frag, is_last));
-	return land(t, from, p->len, p->dst_off, 0);
+		TRY_NOW(hold_token(t, p->tokens, p->frag, is_last));
+	return land_bytes(t, from, p->len, p->dst_off, 0);
 }
 
 gantry_result devmem_table_add(struct devmem_table *t, const struct devmem_piece *p)

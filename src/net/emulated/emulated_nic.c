@@ -86,7 +86,7 @@ static void describe_holders(struct emu_binding *b, char *text, size_t len) REQU
 }
 
 /* Writes the line to be logged, if any, to `text`. */
-static void starve(struct emu_binding *b, char *text, size_t len) REQUIRES(emu_binding_mu)
+static void mark_starved(struct emu_binding *b, char *text, size_t len) REQUIRES(emu_binding_mu)
 {
 	uint32_t left_out = 0;
 
@@ -202,7 +202,7 @@ uint32_t emu_pages_take(struct emu_flow *f, uint32_t least, uint32_t want, uint3
 
 	emu_binding_mu_lock(&b->mu);
 	if (b->nfree < least) {
-		starve(b, starving, sizeof(starving));
+		mark_starved(b, starving, sizeof(starving));
 	} else if (!b->starved || gantry_now_ns() >= b->resume_ns || (EMU_FAULT(93) && f->number == 1)) {
 		starved_ns = b->starved && b->said ? b->starved_ns : 0;
 		b->starved = 0;

@@ -32,7 +32,7 @@
 
 enum { MSS_1500 = 1448, PAGE_PART_1500 = 2048, TAIL_9000 = 756, PIECE_9000 = 4096, BYTES_UNIT = 64, HEAD_MAX = 192 };
 
-static uint32_t below(struct emu_flow *f, uint32_t n)
+static uint32_t random_below(struct emu_flow *f, uint32_t n)
 {
 	return (uint32_t)(((emu_random(&f->random) >> 32) * n) >> 32);
 }
@@ -42,7 +42,7 @@ static struct emu_piece *piece_at(struct emu_flow *f, uint32_t i)
 	return &f->plan[(f->head + i) & (EMU_PLAN - 1)];
 }
 
-static struct emu_piece *append(struct emu_flow *f, enum emu_kind kind, uint32_t at, uint32_t len, int fresh)
+static struct emu_piece *append_piece(struct emu_flow *f, enum emu_kind kind, uint32_t at, uint32_t len, int fresh)
 {
 	struct emu_piece *p = piece_at(f, f->n++);
 
@@ -54,20 +54,20 @@ static struct emu_piece *append(struct emu_flow *f, enum emu_kind kind, uint32_t
  * The pieces [first, f->n) are a packet, all split. Lets fate decide about its kind. Returns whether it still has a
  * page (so that others can be put in it).
  */
-static int packet(struct emu_flow *f, uint32_t first, uint32_t linear)
+static int choose_packet_kind(struct emu_flow *f, uint32_t first, uint32_t linear)
 {
 	const struct emu_binding *b = f->binding;
 	struct emu_piece *p = piece_at(f, first);
 	uint32_t head;
 
-	if (b->plain && below(f, 1000) < b->plain) {
+	if (b->plain && random_below(f, 1000) < b->plain) {
 		p->kind = EMU_PLAIN;
 		for (uint32_t i = first + 1; i < f->n; i++)
 			p->len += piece_at(f, i)->len;
 		f->n = first + 1;
 		return 0;
 	}
-	if (!linear || below(f, 1000) >= linear)
+	if (!linear || random_below(f, 1000) >= linear)
 		return 1;
 	if (p->len == 1 && f->n - first < 2)
 		return 1;
@@ -76,7 +76,7 @@ static int packet(struct emu_flow *f, uint32_t first, uint32_t linear)
 		piece_at(f, first + 1)->fresh |= p->fresh;
 		return 1;
 	}
-	head = 1 + below(f, p->len - 1 < HEAD_MAX ? p->len - 1 : HEAD_MAX);
+	head = 1 + random_below(f, p->len - 1 < HEAD_MAX ? p->len - 1 : HEAD_MAX);
 	for (uint32_t i = f->n++; i > first; i--)
 		*piece_at(f, i) = *piece_at(f, i - 1);
 	p->kind = EMU_HEAD;
@@ -93,19 +93,19 @@ static int packet(struct emu_flow *f, uint32_t first, uint32_t linear)
 
 static void unit_random(struct emu_flow *f, uint32_t page_size)
 {
-	uint32_t first = f->n, pieces = 1 + below(f, EMU_UNIT_PAGES), end = page_size;
+	uint32_t first = f->n, pieces = 1 + random_below(f, EMU_UNIT_PAGES), end = page_size;
 
 	for (uint32_t i = 0; i < pieces; i++) {
-		int share = end < page_size && below(f, 2);
+		int share = end < page_size && random_below(f, 2);
 		uint32_t from = share ? end : 0, at, len;
 
-		at = below(f, 4) ? from + below(f, page_size - from) : from;
-		len = below(f, 4) ? 1 + below(f, page_size - at)
-				  : 1 + below(f, page_size - at < 16 ? page_size - at : 16);
-		append(f, EMU_SPLIT, at, len, !share);
+		at = random_below(f, 4) ? from + random_below(f, page_size - from) : from;
+		len = random_below(f, 4) ? 1 + random_below(f, page_size - at)
+					 : 1 + random_below(f, page_size - at < 16 ? page_size - at : 16);
+		append_piece(f, EMU_SPLIT, at, len, !share);
 		end = at + len;
 	}
-	packet(f, first, f->binding->linear ? f->binding->linear : 100);
+	choose_packet_kind(f, first, f->binding->linear ? f->binding->linear : 100);
 }
 
 /* Packets that share a page, each in a part of its own. */
@@ -114,8 +114,8 @@ static void unit_mtu1500(struct emu_flow *f, uint32_t page_size)
 	int opened = 0;
 
 	for (uint32_t i = 0; i < page_size / PAGE_PART_1500 && i < 16; i++) {
-		append(f, EMU_SPLIT, i * PAGE_PART_1500, MSS_1500, !opened || EMU_FAULT(24));
-		opened |= packet(f, f->n - 1, f->binding->linear);
+		append_piece(f, EMU_SPLIT, i * PAGE_PART_1500, MSS_1500, !opened || EMU_FAULT(24));
+		opened |= choose_packet_kind(f, f->n - 1, f->binding->linear);
 	}
 }
 
@@ -126,29 +126,29 @@ static void append_unit(struct emu_flow *f)
 
 	switch (f->binding->shape) {
 	case PARAM_EMU_SHAPE_PAGES:
-		append(f, EMU_SPLIT, 0, page_size, 1);
-		packet(f, first, linear);
+		append_piece(f, EMU_SPLIT, 0, page_size, 1);
+		choose_packet_kind(f, first, linear);
 		break;
 	case PARAM_EMU_SHAPE_MTU1500:
 		unit_mtu1500(f, page_size);
 		break;
 	case PARAM_EMU_SHAPE_MTU9000:
-		append(f, EMU_SPLIT, 0, PIECE_9000, 1);
-		append(f, EMU_SPLIT, 0, PIECE_9000, 1);
-		append(f, EMU_SPLIT, 0, TAIL_9000 + EMU_FAULT(31), 1);
-		packet(f, first, linear);
+		append_piece(f, EMU_SPLIT, 0, PIECE_9000, 1);
+		append_piece(f, EMU_SPLIT, 0, PIECE_9000, 1);
+		append_piece(f, EMU_SPLIT, 0, TAIL_9000 + EMU_FAULT(31), 1);
+		choose_packet_kind(f, first, linear);
 		break;
 	case PARAM_EMU_SHAPE_ODD:
-		append(f, EMU_SPLIT, 1 + EMU_FAULT(23), page_size - 1, 1);
-		packet(f, first, linear);
+		append_piece(f, EMU_SPLIT, 1 + EMU_FAULT(23), page_size - 1, 1);
+		choose_packet_kind(f, first, linear);
 		break;
 	case PARAM_EMU_SHAPE_RANDOM:
 		unit_random(f, page_size);
 		break;
 	case PARAM_EMU_SHAPE_BYTES: /* 37 is odd: no two at the same place, and no neighbours */
 		for (uint32_t i = 0; i < BYTES_UNIT; i++)
-			append(f, EMU_SPLIT, (i * 37 + 5) % page_size, 1, i == 0);
-		packet(f, first, linear);
+			append_piece(f, EMU_SPLIT, (i * 37 + 5) % page_size, 1, i == 0);
+		choose_packet_kind(f, first, linear);
 		break;
 	}
 	piece_at(f, first)->starts = 1;
@@ -342,7 +342,7 @@ static uint32_t plan_pieces(struct emu_flow *f, uint64_t bytes, uint32_t frags)
 }
 
 /* One user of the page less. */
-static uint32_t unuse(struct emu_flow *f, struct emu_piece *p, uint32_t *freed) REQUIRES(emu_flow_mu)
+static uint32_t unuse_page(struct emu_flow *f, struct emu_piece *p, uint32_t *freed) REQUIRES(emu_flow_mu)
 {
 	uint32_t page = p->page;
 
@@ -362,11 +362,11 @@ static void drop_pieces(struct emu_flow *f, uint32_t pieces, uint32_t begun)
 		keep = 1; /* an earlier call has begun this unit */
 	emu_flow_mu_lock(&f->mu);
 	for (uint32_t i = 0; i < pieces; i++)
-		n += unuse(f, piece_at(f, i), freed + n);
+		n += unuse_page(f, piece_at(f, i), freed + n);
 	if (keep && keep < f->assigned) /* its unit, to the end */
 		keep = unit_end(f, keep - 1, &pages);
 	for (uint32_t i = keep; i < f->assigned; i++)
-		n += unuse(f, piece_at(f, i), freed + n);
+		n += unuse_page(f, piece_at(f, i), freed + n);
 	emu_flow_mu_unlock(&f->mu);
 
 	if (f->assigned > keep)
@@ -524,7 +524,7 @@ static ssize_t receive_places(struct emu_flow *f, const struct places *p, int fl
  * their number at hand; else recv knows whether the stream has ended. MSG_TRUNC: nothing is copied, the address is not
  * looked at. (Not through libc's recv: sanitizers believe that it writes.)
  */
-static ssize_t arrived(int fd, uint64_t most, int flags)
+static ssize_t bytes_arrived(int fd, uint64_t most, int flags)
 {
 	int queued = 0;
 
@@ -668,7 +668,7 @@ static void put_cmsg(uint8_t *control, uint32_t k, int type, const struct devmem
 }
 
 /* Tokens and control messages for the first `got` bytes of the plan, which are in their places. */
-static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int peek)
+static void report_bytes(struct emu_flow *f, struct msghdr *msg, uint64_t got, int peek)
 {
 	struct emu_binding *b = f->binding;
 	uint64_t left = got, linear = 0;
@@ -741,13 +741,13 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 	if (got > 0 && f->binding->mirrored && !EMU_FAULT(112) && copy_from_mirror(f, &p, (uint64_t)got) < 0)
 		got = -1;
 	if (got > 0)
-		report(f, msg, (uint64_t)got, !!(flags & MSG_PEEK));
+		report_bytes(f, msg, (uint64_t)got, !!(flags & MSG_PEEK));
 	else
 		drop_pieces(f, 0, 0);
 	return got;
 }
 
-static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int devmem)
+static ssize_t receive_frags(struct emu_flow *f, struct msghdr *msg, int flags, int devmem)
 {
 	uint64_t total = iov_total(msg) + EMU_FAULT(73);
 	ssize_t bytes;
@@ -762,7 +762,7 @@ static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int de
 	if (load_acquire(&f->binding->unbound))
 		f->n = f->assigned; /* what has no page will not get one */
 	EMU_COUNT(f->binding, receives, 1);
-	bytes = arrived(f->pub.fd, total, flags);
+	bytes = bytes_arrived(f->pub.fd, total, flags);
 	if (!bytes && EMU_FAULT(121)) {
 		errno = EAGAIN;
 		return -1;
@@ -782,12 +782,12 @@ static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int de
 
 ssize_t emu_receive(struct devmem_flow *pub, struct msghdr *msg, int flags)
 {
-	return receive((struct emu_flow *)pub, msg, flags, 1);
+	return receive_frags((struct emu_flow *)pub, msg, flags, 1);
 }
 
 #ifdef EMU_FOR_TESTS
 ssize_t emu_receive_plain(struct devmem_flow *pub, struct msghdr *msg, int flags)
 {
-	return receive((struct emu_flow *)pub, msg, flags, 0);
+	return receive_frags((struct emu_flow *)pub, msg, flags, 0);
 }
 #endif

@@ -51,7 +51,7 @@ struct inet_service tcp_service = {
 /* ---- listeners ---- */
 
 /* What peers are told to connect to. */
-static gantry_result advertise(struct tcp_listener *l)
+static gantry_result advertise_addrs(struct tcp_listener *l)
 {
 	l->naddrs = *gantry_params()->advertise ? 1 : l->nports;
 	for (int i = 1; i < l->naddrs; i++)
@@ -60,14 +60,14 @@ static gantry_result advertise(struct tcp_listener *l)
 }
 
 /* Ids are random, but for their last bit. */
-static struct gantry_list *bucket(uint64_t id)
+static struct gantry_list *bucket_of(uint64_t id)
 {
 	return &tcp_network.listeners[(id >> 1) % TCP_BUCKETS];
 }
 
 struct tcp_listener *tcp_listener_find(uint64_t id)
 {
-	gantry_list_each_entry (l, bucket(id), struct tcp_listener, node)
+	gantry_list_each_entry (l, bucket_of(id), struct tcp_listener, node)
 		if (l->id == id)
 			return l;
 	return NULL;
@@ -108,11 +108,11 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_mem
 	h.listener = l->id;
 	h.comm_id = ctx->comm_id;
 	memcpy(h.cookie, l->cookie, WIRE_COOKIE_SIZE);
-	TRY(advertise(l));
+	TRY(advertise_addrs(l));
 	h.naddrs = l->naddrs;
 	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
 	wire_handle_encode(&h, handle);
-	gantry_list_append(bucket(l->id), &l->node);
+	gantry_list_append(bucket_of(l->id), &l->node);
 	l->rx_memory = tcp_rx_memory_take(rx_memory);
 	*ret = l;
 	l = NULL;
@@ -325,8 +325,8 @@ bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_ver
 
 /* The listener's direction is the free one of an existing link. The answer names that link, and this socket has served its purpose;
  * the peer confirms over the link. */
-static void share(struct inet_conn *c, const struct wire_hello *h, const struct tcp_listener *listener,
-		  struct tcp_link *l, struct wire_welcome *w) REQUIRES(loop_mu)
+static void share_link(struct inet_conn *c, const struct wire_hello *h, const struct tcp_listener *listener,
+		       struct tcp_link *l, struct wire_welcome *w) REQUIRES(loop_mu)
 {
 	bool again = memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0;
 
@@ -429,7 +429,7 @@ static void on_proved(struct inet_conn *c)
 		if (!shared)
 			shared = link_to_share(&h, listener, &wait);
 		if (shared) {
-			share(c, &h, listener, shared, &w);
+			share_link(c, &h, listener, shared, &w);
 			return;
 		}
 		if (wait) {

@@ -54,7 +54,7 @@ struct look {
 	const char *waits_for;
 };
 
-static uint32_t count(const struct gantry_list *list)
+static uint32_t count_entries(const struct gantry_list *list)
 {
 	uint32_t n = 0;
 
@@ -75,7 +75,7 @@ static void see_send(struct look *k, const struct gantry_list *list, const char 
 		k->bytes = s->size;
 		k->waits_for = waits_for;
 	}
-	k->requests += count(list);
+	k->requests += count_entries(list);
 }
 
 /* The first bulk message may go only when the peer has posted its receive. */
@@ -104,7 +104,7 @@ static void look_rx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 {
 	const struct tcp_recv *r = gantry_container(l->rx.posted.next, struct tcp_recv, head.node);
 
-	k->requests = count(&l->rx.posted);
+	k->requests = count_entries(&l->rx.posted);
 	k->sum = k->requests + l->rx.done + l->rx.consumed + l->rx.bulk_received + l->rx.unexpected_bytes;
 	for (int i = 0; i < l->rx.tags.count; i++)
 		k->sum += l->rx.tags.items[i].posted;
@@ -350,7 +350,7 @@ uint64_t tcp_alive_interval(void)
 }
 
 /* Other threads move these on while we look: an age may be negative. */
-static int64_t age(uint64_t now, const uint64_t *since)
+static int64_t age_of(uint64_t now, const uint64_t *since)
 {
 	return (int64_t)(now - load_relaxed(since));
 }
@@ -377,7 +377,7 @@ static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace)
 }
 
 /* Whether not even the peer's kernel has answered us lately; that of a process which is merely stopped does. */
-static int unanswered(const struct tcp_link *l)
+static int is_unanswered(const struct tcp_link *l)
 {
 	const struct tcp_io *io = &l->lanes[0].io;
 	struct tcp_io_info info;
@@ -390,7 +390,7 @@ static int unanswered(const struct tcp_link *l)
  * behind what was not acknowledged; a reset does not, and this is how to send one without closing under threads that
  * are busy with the socket.
  */
-static void reset(struct tcp_link *l)
+static void reset_lanes(struct tcp_link *l)
 {
 	for (int i = 0; i < l->nlanes; i++)
 		if (l->lanes[i].io.fd >= 0)
@@ -404,13 +404,14 @@ static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
 			sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].io.fd, now_ns, gantry_params()->timeout);
 }
 
-static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
+static void check_link(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
 	uint64_t slack = gantry_params()->timeout / 16 < slack_max_ns ? gantry_params()->timeout / 16 : slack_max_ns;
 	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 16;
-	int idle = age(now, &l->last.progressed) > (int64_t)quiet;
+	int idle = age_of(now, &l->last.progressed) > (int64_t)quiet;
 	/* Now, if it would be too late at the next tick. */
-	int beat = age(now, &l->last.told) + (int64_t)gantry_ticks_of_ns(tcp_alive_interval()) > (int64_t)timeout / 32;
+	int beat =
+		age_of(now, &l->last.told) + (int64_t)gantry_ticks_of_ns(tcp_alive_interval()) > (int64_t)timeout / 32;
 
 	if (tcp_link_failed(l)) {
 		tcp_link_service(l, 0); /* an ERROR frame may still wait */
@@ -420,14 +421,14 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 		fetch_add_relaxed(&l->last.heard, grace);
 	note_acked(l, now, grace);
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
-	if (idle || beat || age(now, &l->last.heard) > (int64_t)quiet)
+	if (idle || beat || age_of(now, &l->last.heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);
 	if (tcp_lanes_report(l))
 		tcp_control_flush(l);
 	tcp_lanes_check(l, now, grace);
 	/* By the clock of before: if this thread was held up since then, the peer had no chance to be heard. */
-	if (age(now, &l->last.heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
-		int cut = unanswered(l);
+	if (age_of(now, &l->last.heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
+		int cut = is_unanswered(l);
 
 		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->session.id, gantry_params()->timeout, 0);
 		tcp_link_fail(l, 1, GANTRY_ERR_PEER_SILENT,
@@ -435,7 +436,7 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 			      (double)gantry_params()->timeout / 1e9);
 		tcp_link_service(l, 0);
 		if (cut)
-			reset(l);
+			reset_lanes(l);
 	}
 }
 
@@ -454,7 +455,7 @@ void tcp_alive_tick(uint64_t now_ns)
 	gantry_list_each_entry (l, &e->links, struct tcp_link, node) {
 		if (l->up) {
 			bound_backoff(l, now_ns);
-			check(l, now, grace);
+			check_link(l, now, grace);
 		}
 	}
 }
@@ -511,7 +512,7 @@ void tcp_link_put_down(struct tcp_link *l)
 
 /* Reads and drops what the peer still sends, so that closing does not turn into a reset that destroys what it has not
  * read yet. 1: the peer is done too. */
-static int drained(struct tcp_link *l)
+static int drain_lanes(struct tcp_link *l)
 {
 	int all = 1;
 
@@ -524,7 +525,7 @@ void tcp_linger_tick(uint64_t now)
 {
 	gantry_list_each_entry_safe (l, &tcp_network.lingering, struct tcp_link, node) {
 		shut_when_said(l, now >= l->linger_until);
-		if (drained(l) || now >= l->linger_until) {
+		if (drain_lanes(l) || now >= l->linger_until) {
 			gantry_list_remove(&l->node);
 			tcp_link_bury(l);
 		}

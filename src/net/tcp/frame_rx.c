@@ -270,15 +270,15 @@ bool tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag)
 
 enum { UNEXPECTED_PER_LOOK = 16 };
 
-static int broken(struct tcp_lane *lane, const char *what) REQUIRES(link_mu)
+static int fail_protocol(struct tcp_lane *lane, const char *what) REQUIRES(link_mu)
 {
 	tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_PROTOCOL, "lane %d: %s", lane->index, what);
 	return -1;
 }
 
 /* A frame came damaged: its lane stops here, and so does the link unless the frame comes again. */
-static int damaged(struct tcp_lane *lane, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static int damaged(struct tcp_lane *lane, const char *fmt, ...) REQUIRES(lane_rx_mu, link_mu)
+static int take_damaged(struct tcp_lane *lane, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int take_damaged(struct tcp_lane *lane, const char *fmt, ...) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_link *l = lane->link;
 	char what[160];
@@ -422,7 +422,7 @@ static int begin_unexpected(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	struct tcp_unexpected *u;
 
 	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_EAGER_SIZE > LINK_WINDOW)
-		return broken(lane, "data for a receive that was not posted");
+		return fail_protocol(lane, "data for a receive that was not posted");
 	u = malloc(sizeof(*u) + f->total);
 	if (!u) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_NOMEM, "no memory for %u unexpected bytes", f->length);
@@ -474,8 +474,8 @@ static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 			lane->index, sent, crc);
 		return -1;
 	}
-	return damaged(lane, "message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x", f->index, f->tag,
-		       (unsigned long long)f->offset, f->length, sent, crc);
+	return take_damaged(lane, "message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x", f->index,
+			    f->tag, (unsigned long long)f->offset, f->length, sent, crc);
 }
 
 /* An eager message has come whole. */
@@ -570,11 +570,11 @@ static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *hea
 	int crc = lane->link->session.crc;
 
 	if (r == GANTRY_ERR_CORRUPT)
-		return damaged(lane, "in the header of a frame");
+		return take_damaged(lane, "in the header of a frame");
 	if (!(header[1] & WIRE_FLAG_CRC) != !crc)
-		return broken(lane, crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
-					: "not a frame, or one with a checksum, which was not agreed on");
-	return broken(lane, "not a frame");
+		return fail_protocol(lane, crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
+					       : "not a frame, or one with a checksum, which was not agreed on");
+	return fail_protocol(lane, "not a frame");
 }
 
 /* -1: the link has failed. */
@@ -603,7 +603,7 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f) REQUIRE
 		return tcp_lane_arrived(lane->link, &f->arrived);
 	case WIRE_STOPPED:
 		if (!lane->link->session.resume || f->stopped.lane >= (uint32_t)lane->link->nlanes)
-			return broken(lane, "a STOPPED frame for a lane that cannot be replaced");
+			return fail_protocol(lane, "a STOPPED frame for a lane that cannot be replaced");
 		tcp_resume_stopped(lane->link, &f->stopped);
 		break;
 	case WIRE_DATA:
@@ -626,9 +626,9 @@ static int begin_frame(struct tcp_lane *lane, const uint8_t *header, bool force)
 	rx->crc = 0;
 	if (rx->frame.kind == WIRE_DATA)
 		return lane->index ? begin_data(lane, force)
-				   : broken(lane, "a piece of a bulk message on the control lane");
+				   : fail_protocol(lane, "a piece of a bulk message on the control lane");
 	if (lane->index != 0)
-		return broken(lane, "a frame of the control lane on a bulk lane");
+		return fail_protocol(lane, "a frame of the control lane on a bulk lane");
 	return rx->frame.kind == WIRE_EAGER ? begin_data(lane, force) : on_control(lane, &rx->frame);
 }
 
@@ -686,7 +686,7 @@ static int take_payload(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 }
 
 /* What is left in the buffer moves to its front, unless it is a message that waits for its receive. */
-static void compact(struct tcp_lane_rx *rx) REQUIRES(lane_rx_mu)
+static void compact_buffer(struct tcp_lane_rx *rx) REQUIRES(lane_rx_mu)
 {
 	if (rx->head == rx->tail) {
 		rx->head = rx->tail = 0;
@@ -715,6 +715,6 @@ int tcp_frames_parse(struct tcp_lane *lane, bool force)
 		rx->stalled = false;
 	}
 	if (rc == 0)
-		compact(rx);
+		compact_buffer(rx);
 	return rc;
 }

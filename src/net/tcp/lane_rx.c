@@ -354,7 +354,7 @@ static bool is_ack_due(const struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu
 }
 
 /* After bytes have come. 1: stop here, the sender waits to hear of it; -1: the link has failed. */
-static int digest(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu)
+static int digest_lane(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu)
 {
 	int rc;
 
@@ -379,7 +379,7 @@ static uint64_t read_lane(struct tcp_lane *lane, bool force, bool *ret_drained) 
 
 		if (n > 0) {
 			moved += (uint64_t)n;
-			if (digest(lane, force))
+			if (digest_lane(lane, force))
 				break;
 		} else if (n == 0) {
 			end_lane(lane, 0);
@@ -455,7 +455,7 @@ int tcp_lane_rx(struct tcp_lane *lane, bool force)
 		return 0;
 	stalled = rx->stalled;
 	if (stalled)
-		digest(lane, force);
+		digest_lane(lane, force);
 	moved = read_lane(lane, force, &drained);
 	if (moved)
 		note_heard(lane);

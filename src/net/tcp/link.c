@@ -256,7 +256,7 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 	link_mu_unlock(&l->mu);
 }
 
-static int unreachable(int e)
+static int is_unreachable(int e)
 {
 	return e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH || e == EHOSTDOWN || e == ENETDOWN;
 }
@@ -311,7 +311,7 @@ void tcp_link_check_ending(struct tcp_link *l)
 	goodbye = l->rx.peer_closed || l->tx.peer_closed;
 	if (goodbye)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed the connection");
-	else if (unreachable(l->end.ending_errno)) /* the same cause as silence, seen by TCP first */
+	else if (is_unreachable(l->end.ending_errno)) /* the same cause as silence, seen by TCP first */
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT, "lane %d: %s: the peer is stopped or unreachable",
 				     l->end.ending_lane, strerror(l->end.ending_errno));
 	else if (given_up(l))

@@ -36,7 +36,7 @@ static void init_lists(struct tcp_network *e)
 	gantry_list_init(&e->buried);
 }
 
-static void identify(struct tcp_network *e)
+static void identify_process(struct tcp_network *e)
 {
 	e->process = gantry_process_id();
 	e->host = gantry_host_id();
@@ -51,7 +51,7 @@ gantry_result tcp_network_init(void)
 	if (e->initialised)
 		goto out;
 	init_lists(e);
-	identify(e);
+	identify_process(e);
 	TRY(inet_secret_key(&e->key));
 	if (e->key.auth != INET_AUTH_NONE)
 		inet_loop_uses_hmac();
@@ -100,7 +100,7 @@ static void free_buried(struct tcp_network *e) REQUIRES(loop_mu)
 	}
 }
 
-static void pass(void) REQUIRES(loop_mu)
+static void network_pass(void) REQUIRES(loop_mu)
 {
 	struct tcp_network *e = &tcp_network;
 	uint64_t now = gantry_now_ns();
@@ -123,12 +123,12 @@ static void pass(void) REQUIRES(loop_mu)
 	free_buried(e);
 }
 
-static int busy(void) REQUIRES(loop_mu)
+static int network_busy(void) REQUIRES(loop_mu)
 {
 	return tcp_network.users || tcp_network.nburied || !gantry_list_empty(&tcp_network.lingering);
 }
 
-static void stop(void) REQUIRES(loop_mu)
+static void network_stop(void) REQUIRES(loop_mu)
 {
 	tcp_accept_tick(UINT64_MAX);
 	tcp_workers_stop();
@@ -136,7 +136,7 @@ static void stop(void) REQUIRES(loop_mu)
 	inet_asked_stop(INET_ASKED_NET);
 }
 
-static int leaving(int last, int ms) REQUIRES(loop_mu)
+static int network_leaving(int last, int ms) REQUIRES(loop_mu)
 {
 	(void)ms;
 	return last && (tcp_network.nburied || !gantry_list_empty(&tcp_network.lingering));
@@ -171,10 +171,10 @@ static void in_child(void) REQUIRES(loop_mu)
 
 static struct inet_client client = {
 	.due = next_due,
-	.pass = pass,
-	.busy = busy,
-	.stop = stop,
-	.leaving = leaving,
+	.pass = network_pass,
+	.busy = network_busy,
+	.stop = network_stop,
+	.leaving = network_leaving,
 	.in_child = in_child,
 };
 
@@ -187,7 +187,7 @@ gantry_result tcp_network_start(void)
 	if (!began)
 		return GANTRY_OK;
 	if (!e->process)
-		identify(e);
+		identify_process(e);
 	e->ticked = e->last_tick = 0;
 	inet_stats_add(&tcp_stats);
 	if (gantry_stall_after()) {

@@ -419,7 +419,7 @@ gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, ui
 /* ---- test ---- */
 
 /* The interface reports sizes as int, also for messages beyond 2 GiB. */
-static int reported(uint64_t size)
+static int reported_size(uint64_t size)
 {
 	return size > INT_MAX ? INT_MAX : (int)size;
 }
@@ -483,7 +483,7 @@ static void end_send(struct tcp_link *l, struct tcp_send *s, int *sizes)
 	if (s->eager && gantry_trace_on())
 		gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 	if (sizes)
-		sizes[0] = reported(s->size);
+		sizes[0] = reported_size(s->size);
 	tcp_send_drop(l, s);
 }
 
@@ -504,7 +504,7 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 		struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
 
 		for (int i = 0; sizes && i < recv->n; i++)
-			sizes[i] = reported(recv->buffers[i].total);
+			sizes[i] = reported_size(recv->buffers[i].total);
 		put_recv(l, recv, true);
 	}
 	*ret_done = 1;

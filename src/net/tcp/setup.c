@@ -60,14 +60,14 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 }
 
 /* Sessions are random. */
-static struct gantry_list *bucket(const uint8_t session[WIRE_SESSION_SIZE])
+static struct gantry_list *bucket_of(const uint8_t session[WIRE_SESSION_SIZE])
 {
 	return &tcp_network.sessions[(session[0] | (uint32_t)session[1] << 8) % TCP_BUCKETS];
 }
 
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE])
 {
-	gantry_list_each_entry (l, bucket(session), struct tcp_link, by_session)
+	gantry_list_each_entry (l, bucket_of(session), struct tcp_link, by_session)
 		if (memcmp(l->session.key, session, WIRE_SESSION_SIZE) == 0)
 			return l;
 	return NULL;
@@ -80,7 +80,7 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 	listener->nopening++;
 	gantry_list_append(&tcp_network.links, &l->node);
 	gantry_list_append(&tcp_network.opening, &l->waiting);
-	gantry_list_append(bucket(l->session.key), &l->by_session);
+	gantry_list_append(bucket_of(l->session.key), &l->by_session);
 	/* The listener may be closed as soon as it has its connection, and the peer must find us again. */
 	for (int i = 0; l->session.resume && i < listener->nports; i++)
 		if (inet_port_get(&tcp_service, &listener->ports[i]->addr, &l->resume.ports[i]) != GANTRY_OK)

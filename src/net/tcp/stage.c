@@ -99,7 +99,7 @@ void tcp_stage_put(struct tcp_stage *s)
 }
 
 /* Pieces whose copies have ended since they were given back. */
-static void sweep(struct tcp_stage *s) REQUIRES(stage_mu)
+static void sweep_draining(struct tcp_stage *s) REQUIRES(stage_mu)
 {
 	ASSERT_HELD(&s->mu);
 	for (struct gantry_piece **at = &s->draining, *b; (b = *at);) {
@@ -121,7 +121,7 @@ gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size
 	uint64_t most;
 
 	stage_mu_lock(&s->mu);
-	sweep(s);
+	sweep_draining(s);
 	b = gantry_pinned_take(&s->pool, size);
 	most = s->pool.memory;
 	stage_mu_unlock(&s->mu);

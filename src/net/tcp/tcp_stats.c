@@ -77,7 +77,7 @@ static void put_link(struct gantry_metrics *m, struct tcp_link *l) REQUIRES(loop
 		put_lane(m, labels, &l->lanes[i]);
 }
 
-static void collect(struct gantry_metrics *m) REQUIRES(loop_mu)
+static void collect_links(struct gantry_metrics *m) REQUIRES(loop_mu)
 {
 	const struct tcp_network *e = &tcp_network;
 
@@ -88,4 +88,4 @@ static void collect(struct gantry_metrics *m) REQUIRES(loop_mu)
 			put_link(m, l);
 }
 
-struct inet_stats_source tcp_stats = {.collect = collect};
+struct inet_stats_source tcp_stats = {.collect = collect_links};

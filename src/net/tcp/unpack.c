@@ -152,7 +152,7 @@ static gantry_result release_recv(struct tcp_unpack_recv *ur)
 	return r;
 }
 
-static void report(const struct tcp_link *l, const struct tcp_unpack *u)
+static void report_unpack(const struct tcp_link *l, const struct tcp_unpack *u)
 {
 	uint64_t frags = 0, tokens = 0, landed = 0;
 
@@ -193,14 +193,14 @@ void tcp_unpack_detach(struct tcp_link *l)
 	tcp_unpack_flush(l);
 	gantry_list_init(&l->devmem.copying_in);
 	store_relaxed(&l->devmem.copying_in_n, 0);
-	report(l, u);
+	report_unpack(l, u);
 	l->devmem.unpack = NULL;
 }
 
 /* ---- requests ---- */
 
 /* Written by one thread, read by those that log. */
-static void count(uint32_t *n, int change)
+static void add_count(uint32_t *n, int change)
 {
 	ASSERT(change > 0 || *n);
 	store_relaxed(n, *n + (uint32_t)change);
@@ -250,7 +250,7 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 	slot->recv.unpack = &slot->side;
 	slot->recv.sink = &tcp_sink_unpack;
 	u->posted++;
-	count(&u->busy, 1);
+	add_count(&u->busy, 1);
 	*ret_recv = &slot->recv;
 	return GANTRY_OK;
 }
@@ -306,7 +306,7 @@ static void give_back(struct tcp_link *l, struct tcp_recv *recv)
 	ur->busy = false;
 	if (ur->slot >= 0) {
 		u->posted--;
-		count(&u->busy, -1);
+		add_count(&u->busy, -1);
 	} else {
 		gantry_pool_put(&l->rx.recvs, recv);
 	}
@@ -321,7 +321,7 @@ void tcp_unpack_release(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 		give_back(l, recv);
 	} else if (ur->slot >= 0) { /* its user's until irecv_consumed */
 		recv->head.state = TCP_UNCONSUMED;
-		count(&l->devmem.unpack->unconsumed, 1);
+		add_count(&l->devmem.unpack->unconsumed, 1);
 	} else {
 		if (ur->place == TCP_PLACE_GATHER && release_recv(ur) != GANTRY_OK)
 			LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->session.peer);
@@ -353,8 +353,8 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 		FAIL(GANTRY_ERR_USAGE, "irecvConsumed of a receive of which test has not said that it is done");
 	ASSERT(slot->side.busy);
 	req->state = TCP_FREE;
-	count(&u->busy, -1);
-	count(&u->unconsumed, -1);
+	add_count(&u->busy, -1);
+	add_count(&u->unconsumed, -1);
 	u->consumed++;
 	u->holding_ticks += gantry_ticks() - slot->side.since;
 	/* Nobody else has the slot: its table needs no lock. */

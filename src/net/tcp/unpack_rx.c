@@ -12,7 +12,7 @@
 #include "net/tcp/flow.h"
 #include "net/tcp/tcp_unpack.h"
 
-static int failed(struct tcp_link *l, gantry_result r, const char *what) REQUIRES(link_mu)
+static int fail_link(struct tcp_link *l, gantry_result r, const char *what) REQUIRES(link_mu)
 {
 	tcp_link_fail_locked(l, 1, r, "%s", what);
 	return -1;
@@ -38,8 +38,8 @@ static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t tot
 	if (!is_described(recv))
 		return 0;
 	if (eager && ur->place == TCP_PLACE_GATHER && ur->to_device && total > u->bounce_size)
-		return failed(l, GANTRY_ERR_PROTOCOL,
-			      "an eager message is larger than what was agreed on (GANTRY_EAGER_MAX)");
+		return fail_link(l, GANTRY_ERR_PROTOCOL,
+				 "an eager message is larger than what was agreed on (GANTRY_EAGER_MAX)");
 	if (eager && ur->place == TCP_PLACE_GATHER) {
 		ur->place = ur->to_device ? TCP_PLACE_BOUNCE : TCP_PLACE_BUFFER;
 		if (ur->to_device)
@@ -52,7 +52,7 @@ static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t tot
 		return 0;
 	}
 	r = devmem_table_begin(&ur->table, total, ur->user);
-	return r == GANTRY_OK ? 0 : failed(l, r, "a message could not begin in the unpack queue");
+	return r == GANTRY_OK ? 0 : fail_link(l, r, "a message could not begin in the unpack queue");
 }
 
 /* To the buffer itself, now. */
@@ -62,7 +62,7 @@ static int copy_direct(struct tcp_link *l, struct tcp_unpack_recv *ur, const voi
 	struct tcp_unpack *u = l->devmem.unpack;
 	gantry_result r = u->dev->ops->copy(u->dev, ur->user + offset, src, len);
 
-	return r == GANTRY_OK ? 0 : failed(l, r, "bytes could not be copied to the receive's buffer");
+	return r == GANTRY_OK ? 0 : fail_link(l, r, "bytes could not be copied to the receive's buffer");
 }
 
 static int write_bytes(struct tcp_link *l, struct tcp_recv *recv, const void *data, uint64_t len, uint64_t offset)
@@ -79,7 +79,7 @@ static int write_bytes(struct tcp_link *l, struct tcp_recv *recv, const void *da
 	if (recv->unpack->place == TCP_PLACE_DIRECT)
 		return copy_direct(l, recv->unpack, data, len, offset);
 	r = devmem_table_add_host(&recv->unpack->table, data, len, offset);
-	return r == GANTRY_OK ? 0 : failed(l, r, "bytes could not be put into the page pool");
+	return r == GANTRY_OK ? 0 : fail_link(l, r, "bytes could not be put into the page pool");
 }
 
 /* ---- a lane's payload: by way of its bounce buffer ---- */
@@ -148,7 +148,7 @@ int tcp_unpack_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_buf
 					     .dst_off = offset};
 
 		r = devmem_table_add(&ur->table, &piece);
-		return r == GANTRY_OK ? 0 : failed(l, r, "a fragment could not be described");
+		return r == GANTRY_OK ? 0 : fail_link(l, r, "a fragment could not be described");
 	}
 	if (frag->where != DEVMEM_IN_POOL)
 		return write_bytes(l, recv, f->linear + frag->offset + skip, len, offset);
@@ -160,12 +160,12 @@ int tcp_unpack_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_buf
 	if (r == GANTRY_OK)
 		r = l->devmem.pool->device->ops->copy(l->devmem.pool->device, buffer->data + offset, m->device_ptr + at,
 						      len);
-	return r == GANTRY_OK ? 0 : failed(l, r, "a fragment could not be copied to the receive's buffer");
+	return r == GANTRY_OK ? 0 : fail_link(l, r, "a fragment could not be copied to the receive's buffer");
 }
 
 /* ---- whole ---- */
 
-static gantry_result copy(struct tcp_unpack *u, void *dst, const void *src, uint64_t len)
+static gantry_result queue_copy_in(struct tcp_unpack *u, void *dst, const void *src, uint64_t len)
 {
 	return u->dev->ops->queue_copy(u->dev, GANTRY_COPY_IN, dst, src, len);
 }
@@ -185,11 +185,11 @@ static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 
 	ASSERT(!ur->copying);
 	if (ur->place == TCP_PLACE_BOUNCE)
-		TRY_NOW(copy(u, ur->user, ur->bounce, recv->buffers[0].total));
+		TRY_NOW(queue_copy_in(u, ur->user, ur->bounce, recv->buffers[0].total));
 	for (uint32_t i = 0; ur->place == TCP_PLACE_GATHER && i < ur->table.n; i++) {
 		const struct gantry_unpack_desc *d = &ur->table.descs[i];
 
-		TRY_NOW(copy(u, ur->user + d->dst_off, u->pool->memory.device_ptr + d->src_off, d->len));
+		TRY_NOW(queue_copy_in(u, ur->user + d->dst_off, u->pool->memory.device_ptr + d->src_off, d->len));
 	}
 	TRY_NOW(u->dev->ops->queue_fence(u->dev, GANTRY_COPY_IN, &ur->fence));
 	ur->copying = 1;
@@ -197,7 +197,7 @@ static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 }
 
 /* AGAIN: not yet. */
-static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
+static gantry_result settle_recv(struct tcp_unpack *u, struct tcp_recv *recv)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_unpack_recv *ur = recv->unpack;
@@ -222,7 +222,7 @@ out:
 }
 
 /* Bytes of this message found no landing page. */
-static void starved(struct tcp_link *l)
+static void note_starved(struct tcp_link *l)
 {
 	static struct gantry_ratelimit limit;
 	struct tcp_unpack *u = l->devmem.unpack;
@@ -243,7 +243,7 @@ static void starved(struct tcp_link *l)
 		u->starved);
 }
 
-static void publish(struct tcp_link *l, struct tcp_recv *recv)
+static void publish_recv(struct tcp_link *l, struct tcp_recv *recv)
 {
 	struct tcp_unpack *u = l->devmem.unpack;
 	const struct tcp_unpack_recv *ur = recv->unpack;
@@ -255,23 +255,23 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 	u->landing_ticks += gantry_ticks() - recv->unpack->since;
 	recv->unpack->since = gantry_ticks();
 	if (ur->table.went_direct)
-		starved(l);
+		note_starved(l);
 	if (ur->slot >= 0)
 		store_release(&u->meta->cnt[ur->slot], n);
 	tcp_request_done(&recv->head);
 }
 
 /* It is over, well or not. */
-static bool finish(struct tcp_link *l, struct tcp_recv *recv) REQUIRES(link_mu)
+static bool finish_recv(struct tcp_link *l, struct tcp_recv *recv) REQUIRES(link_mu)
 {
-	gantry_result r = settle(l->devmem.unpack, recv);
+	gantry_result r = settle_recv(l->devmem.unpack, recv);
 
 	if (r == GANTRY_AGAIN)
 		return false;
 	if (r == GANTRY_OK)
-		publish(l, recv);
+		publish_recv(l, recv);
 	else
-		failed(l, r, "the bytes of a receive could not be copied to its buffer");
+		fail_link(l, r, "the bytes of a receive could not be copied to its buffer");
 	return true;
 }
 
@@ -280,7 +280,7 @@ static void complete_message(struct tcp_link *l, struct tcp_recv *recv) REQUIRES
 	ASSERT_HELD(&l->mu);
 	ASSERT(!recv->unpack->finishing);
 	recv->unpack->since = gantry_ticks();
-	if (finish(l, recv))
+	if (finish_recv(l, recv))
 		return;
 	recv->unpack->finishing = true;
 	gantry_list_append(&l->devmem.copying_in, &recv->head.node);
@@ -313,7 +313,7 @@ void tcp_unpack_progress(struct tcp_link *l)
 		/* One that is over may be posted again at once: it leaves the list before. */
 		gantry_list_remove(&recv->head.node);
 		recv->unpack->finishing = false;
-		if (finish(l, recv)) {
+		if (finish_recv(l, recv)) {
 			store_relaxed(&l->devmem.copying_in_n, l->devmem.copying_in_n - 1);
 		} else {
 			recv->unpack->finishing = true;

@@ -56,7 +56,7 @@ static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
 }
 
 /* Its first error is known, or nobody wants to know any more. */
-static int over(struct gantry_comm *comm)
+static int is_over(struct gantry_comm *comm)
 {
 	return load_acquire(&comm->error_seen) || load_acquire(&comm->cause.stop);
 }
@@ -93,7 +93,7 @@ void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const cha
 	}
 	comm_mu_lock(&comm->mu);
 	/* The first symptom is the nearest to the cause, and the reason is said once. */
-	if (!over(comm) && !comm->cause.looking) {
+	if (!is_over(comm) && !comm->cause.looking) {
 		ASSERT(!load_relaxed(&comm->cause.waits));
 		comm->cause.looking = first = 1;
 		comm->cause.result = r;
@@ -112,7 +112,7 @@ void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, co
 	uint64_t until = gantry_now_ns() + 2 * patience_ns;
 
 	comm_suspect(comm, r, rank, text);
-	while (!over(comm) && gantry_now_ns() < until)
+	while (!is_over(comm) && gantry_now_ns() < until)
 		usleep(LOOK_US);
 	comm_fail(comm, r, rank, text); /* does nothing if the cause was found */
 }
@@ -130,11 +130,11 @@ int comm_cause_look(struct gantry_comm *comm)
 	if (!comm_cause_waits(comm))
 		return 0;
 	/* Whoever tells: the hub may go, with what this rank waits for, before the one that it suspects says a word. */
-	if (!over(comm))
+	if (!is_over(comm))
 		r = gantry_ctl_try_recv_any(comm->ctl, why_tag, &why, sizeof(why));
-	if (r == GANTRY_AGAIN && !over(comm) && comm->cause.rank >= 0)
+	if (r == GANTRY_AGAIN && !is_over(comm) && comm->cause.rank >= 0)
 		r = gantry_ctl_try_recv(comm->ctl, comm->cause.rank, why_tag, &why, sizeof(why));
-	if (r == GANTRY_AGAIN && !over(comm) && gantry_now_ns() < comm->cause.until)
+	if (r == GANTRY_AGAIN && !is_over(comm) && gantry_now_ns() < comm->cause.until)
 		return 1;
 	if (exchange_acq_rel(&comm->cause.waits, 0))
 		fail_with(comm, r, &why, comm->cause.result, comm->cause.rank, comm->cause.text);
@@ -165,7 +165,8 @@ void comm_cause_tell(struct gantry_comm *comm)
 	    !comm->peers)
 		return;
 	for (int i = 0; i < comm->nranks; i++) {
-		int knows_us = why.rank == comm->rank || why.rank < 0 || comm->peers[i].conns[0] || comm->peers[i].conns[1];
+		int knows_us =
+			why.rank == comm->rank || why.rank < 0 || comm->peers[i].conns[0] || comm->peers[i].conns[1];
 
 		if (i != comm->rank && i != why.rank && knows_us)
 			gantry_ctl_send(comm->ctl, i, why_tag, &why, sizeof(why));

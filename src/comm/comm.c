@@ -354,7 +354,7 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 }
 
 /* All ranks: fills in what they know of each other. ERR_SETTING names what differs, both values and both ranks. */
-static gantry_result agree(struct gantry_comm *comm)
+static gantry_result agree_on_cards(struct gantry_comm *comm)
 {
 	gantry_result r = GANTRY_OK;
 	const char *names[AGREE_MAX] = {NULL};
@@ -553,7 +553,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 	gantry_trace_begin();
 	gantry_trace_own();
 	TRY_NOW(gantry_ctl_join(&ctl, &comm->ctl));
-	TRY_NOW(agree(comm));
+	TRY_NOW(agree_on_cards(comm));
 	TRY_NOW(make_states(comm));
 	TRY_NOW(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
 	comm->help = (struct gantry_help){.drive = gantry_proxy_drive,

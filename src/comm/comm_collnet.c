@@ -72,7 +72,7 @@ static void card_fail(struct card *card)
 }
 
 /* Everybody's card; of the first that failed all keep the reason. */
-static gantry_result exchange(struct gantry_comm *comm, const struct card *mine, struct card *all)
+static gantry_result exchange_cards(struct gantry_comm *comm, const struct card *mine, struct card *all)
 {
 	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
 	for (int i = 0; i < comm->nranks && !*comm->coll.no_network; i++) {
@@ -142,12 +142,12 @@ static gantry_result connect_reducers(struct gantry_comm *comm, const int *leade
 	comm->coll.takes = UINT64_MAX;
 	if (leads && listen_here(comm, mine.handle) != GANTRY_OK)
 		card_fail(&mine);
-	TRY_NOW(exchange(comm, &mine, all));
+	TRY_NOW(exchange_cards(comm, &mine, all));
 	if (*comm->coll.no_network)
 		return GANTRY_OK;
 	if (leads && open_here(comm, leaders, all, &mine.takes) != GANTRY_OK)
 		card_fail(&mine);
-	return exchange(comm, &mine, all);
+	return exchange_cards(comm, &mine, all);
 }
 
 bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op)

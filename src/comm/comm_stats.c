@@ -76,11 +76,11 @@ static void put_comm(struct gantry_metrics *m, struct gantry_comm *comm)
 	put_sum(m, labels, &s);
 }
 
-static void collect(struct gantry_metrics *m) REQUIRES(loop_mu)
+static void collect_comms(struct gantry_metrics *m) REQUIRES(loop_mu)
 {
 	for (struct gantry_comm *comm = comm_watch_next(NULL); comm; comm = comm_watch_next(comm))
 		if (!load_acquire(&comm->life.starting))
 			put_comm(m, comm);
 }
 
-struct inet_stats_source comm_stats = {.collect = collect};
+struct inet_stats_source comm_stats = {.collect = collect_comms};

@@ -331,7 +331,7 @@ static gantry_result explain_failure(const struct job *job, int leader, gantry_r
 }
 
 /* The members of the new communicator are known: it meets. */
-static gantry_result meet(struct job *job, const char *kind, uint64_t number, uint64_t which)
+static gantry_result meet_members(struct job *job, const char *kind, uint64_t number, uint64_t which)
 {
 	struct gantry_comm *child = job->child, *parent = job->parent;
 	struct label label = {.number = number, .which = which};
@@ -446,7 +446,7 @@ static gantry_result run_split(struct job *job)
 	if (!job->child)
 		goto out;
 	choose_members(job, votes);
-	TRY(meet(job, "split", job->number, (uint64_t)(uint32_t)job->color));
+	TRY(meet_members(job, "split", job->number, (uint64_t)(uint32_t)job->color));
 out:
 	free(votes);
 	return r;
@@ -493,7 +493,7 @@ static gantry_result run_shrink(struct job *job)
 	r = comm_drain(job->parent);
 	if (r != GANTRY_OK && !job->abort && !load_acquire(&job->parent->life.revoked))
 		return r;
-	return meet(job, "shrink", job->number, hash_members(job));
+	return meet_members(job, "shrink", job->number, hash_members(job));
 }
 
 /* Which shrink to these members this is: they count alike, whatever others have called. */

@@ -54,7 +54,7 @@ out:
 	return r;
 }
 
-static struct comm_reg *find(struct gantry_comm *comm, const char *buf, uint64_t bytes)
+static struct comm_reg *find_reg(struct gantry_comm *comm, const char *buf, uint64_t bytes)
 {
 	gantry_list_each_entry (reg, &comm->regs, struct comm_reg, node) {
 		if (buf >= reg->base && buf + bytes <= reg->base + reg->size)
@@ -121,7 +121,7 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const char
 	*ret_place = address;
 	if (cc->c.sharing == GANTRY_SHARES_ADDRESSES)
 		return is_good_there(comm, &cc->c, buf);
-	reg = find(comm, buf, bytes);
+	reg = find_reg(comm, buf, bytes);
 	if (!reg)
 		return 0;
 	if (cc->c.sharing == GANTRY_SHARES_EXPORTED) {

@@ -32,7 +32,7 @@ const char *comm_kind_name(unsigned kind)
 	return kind < COMM_KINDS ? more[kind - COLL_KINDS] : "?";
 }
 
-static uint64_t pack(const struct comm_collective *coll, unsigned kind)
+static uint64_t pack_note(const struct comm_collective *coll, unsigned kind)
 {
 	int reduces = kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_REDUCE_SCATTER;
 	int planned = kind < COLL_KINDS || kind == COMM_BARRIER;
@@ -52,7 +52,7 @@ uint32_t comm_note(struct gantry_comm *comm, const struct comm_collective *coll,
 	if (kind == COLL_ALL_REDUCE && coll->in == comm->coll.word)
 		kind = COMM_BARRIER;
 	store_relaxed(&n->bytes, coll->count * coll_type_bytes(coll->type));
-	store_relaxed(&n->what, pack(coll, kind));
+	store_relaxed(&n->what, pack_note(coll, kind));
 	store_relaxed(&n->op, op);
 	store_release(&n->number, number);
 	store_relaxed(&comm->coll.calls, number);

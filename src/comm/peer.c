@@ -66,7 +66,7 @@ gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int
 	return GANTRY_OK;
 }
 
-static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
+static gantry_result begin_end(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
 {
 	struct gantry_connect_info info;
 
@@ -76,7 +76,7 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 }
 
 /* Kernels at both ends, on the same device: between two of them, reading from afar is slower than writing. */
-static int lends(const struct gantry_connector *c)
+static int lends_memory(const struct gantry_connector *c)
 {
 	return !c->proxy && !c->max_step &&
 	       (c->sharing == GANTRY_SHARES_ADDRESSES || c->sharing == GANTRY_SHARES_EXPORTED) &&
@@ -97,7 +97,7 @@ gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc)
 		c->conn.flags |= GANTRY_CONN_SEND;
 	if (c->proxy && c->sharing == GANTRY_SHARES_REGISTERED && (c->send || c->conn.offers))
 		c->conn.flags |= GANTRY_CONN_POINTS;
-	if (c->send && lends(c))
+	if (c->send && lends_memory(c))
 		c->conn.flags |= GANTRY_CONN_LENDS;
 	if (!c->peer_notifies)
 		comm->all_notify = 0;
@@ -108,7 +108,7 @@ gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc)
 }
 
 /* OK: ready. AGAIN: not yet. poll: also ask a transport that has been asked before. */
-static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int poll)
+static gantry_result advance_end(struct gantry_comm *comm, struct comm_conn *cc, int poll)
 {
 	ASSERT(cc->stage == CONN_SETUP || cc->stage == CONN_HAVE_INFO);
 	TRY_NOW(comm_check(comm));
@@ -144,7 +144,7 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 	if (!*all)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
 	for (int ch = 0; ch < comm->nchannels; ch++)
-		TRY_NOW(begin(comm, &(*all)[ch], peer, send, ch));
+		TRY_NOW(begin_end(comm, &(*all)[ch], peer, send, ch));
 	return GANTRY_OK;
 }
 
@@ -156,7 +156,7 @@ static gantry_result advance_direction(struct gantry_comm *comm, int peer, int s
 
 	ASSERT(all && !p->ready[send]);
 	for (int ch = 0; ch < comm->nchannels; ch++) {
-		gantry_result r = all[ch].stage == CONN_READY ? GANTRY_OK : advance(comm, &all[ch], poll);
+		gantry_result r = all[ch].stage == CONN_READY ? GANTRY_OK : advance_end(comm, &all[ch], poll);
 
 		if (r == GANTRY_AGAIN)
 			ready = 0;

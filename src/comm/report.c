@@ -133,7 +133,7 @@ static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 }
 
 /* When something last moved: of a proxied end the progress thread knows, of others the watchdog. */
-static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
+static uint64_t time_waited(struct gantry_comm *comm, const struct comm_end *e)
 {
 	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->watch.stall_since),
 		 now = gantry_now_ns();
@@ -142,8 +142,8 @@ static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
 }
 
 /* 0: there is nothing to see yet. */
-static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel,
-		struct comm_end *e)
+static int look_end(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel,
+		    struct comm_end *e)
 {
 	int stage = (int)load_acquire(&cc->stage);
 
@@ -165,7 +165,7 @@ static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, 
 	}
 	e->waits = waits_of(e);
 	if (e->pending)
-		e->wait_ns = waited(comm, e);
+		e->wait_ns = time_waited(comm, e);
 	return 1;
 }
 
@@ -180,7 +180,7 @@ int comm_next_end(struct gantry_comm *comm, struct comm_end *e)
 
 		if (!all) {
 			at += comm->nchannels - 1;
-		} else if (look(comm, &all[channel], direction / 2, direction % 2, channel, e)) {
+		} else if (look_end(comm, &all[channel], direction / 2, direction % 2, channel, e)) {
 			e->at = at + 1;
 			return 1;
 		}

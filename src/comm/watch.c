@@ -46,12 +46,12 @@ static struct {
 /* ---- what it says ---- */
 
 /* Who waits for somebody else tells more than who waits for its own kernel, proxy or memory. */
-static int weight(enum comm_waits w)
+static int weigh_wait(enum comm_waits w)
 {
 	return w == COMM_WAITS_NONE ? 0 : w == COMM_WAITS_PEER || w == COMM_WAITS_SOCKET ? 2 : 1;
 }
 
-static void describe(struct gantry_comm *comm, char *text, size_t len)
+static void describe_wait(struct gantry_comm *comm, char *text, size_t len)
 {
 	struct comm_end named = {0}; /* of those that wait */
 	const struct comm_end *e = &named;
@@ -60,8 +60,8 @@ static void describe(struct gantry_comm *comm, char *text, size_t len)
 	int n = 0;
 
 	COMM_EACH_END (comm, end) {
-		n += weight(end.waits) != 0;
-		if (weight(end.waits) > weight(named.waits))
+		n += weigh_wait(end.waits) != 0;
+		if (weigh_wait(end.waits) > weigh_wait(named.waits))
 			named = end;
 	}
 	if (!n) {
@@ -87,13 +87,13 @@ static void describe(struct gantry_comm *comm, char *text, size_t len)
 }
 
 /* `why` begins the line. */
-static void tell(struct gantry_comm *comm, enum gantry_log_level level, const char *why)
+static void tell_report(struct gantry_comm *comm, enum gantry_log_level level, const char *why)
 {
 	const char *dir = gantry_params()->stall_dir;
 	char text[512], path[PATH_MAX];
 	int written = 0;
 
-	describe(comm, text, sizeof(text)); /* before the file: that may take its time */
+	describe_wait(comm, text, sizeof(text)); /* before the file: that may take its time */
 	if (*dir) {
 		snprintf(path, sizeof(path), "%s/stall-%016llx-%d.jsonl", dir, (unsigned long long)comm->id,
 			 comm->rank);
@@ -120,7 +120,7 @@ static int owes_report(struct gantry_comm *comm)
 static void tell_error(struct gantry_comm *comm)
 {
 	comm->watch.report_written |= TOLD_ERROR;
-	tell(comm, GANTRY_LOG_INFO, "when it failed");
+	tell_report(comm, GANTRY_LOG_INFO, "when it failed");
 }
 
 /* ---- when it says it: by the thread, while it holds the communicator and no lock ---- */
@@ -142,18 +142,18 @@ static void look_for_stall(struct gantry_comm *comm)
 	} else if (now - comm->watch.stall_since >= stall && !(comm->watch.report_written & TOLD_STALL)) {
 		comm->watch.report_written |= TOLD_STALL;
 		snprintf(why, sizeof(why), "has not moved for %.1f s", (double)(now - comm->watch.stall_since) / 1e9);
-		tell(comm, GANTRY_LOG_WARN, why);
+		tell_report(comm, GANTRY_LOG_WARN, why);
 	}
 }
 
-static void attend(struct gantry_comm *comm, int signalled)
+static void attend_comm(struct gantry_comm *comm, int signalled)
 {
 	comm_check(comm); /* what a kernel has reported fails the communicator even if its owner never asks */
 	look_for_stall(comm);
 	if (owes_report(comm))
 		tell_error(comm);
 	if (signalled)
-		tell(comm, GANTRY_LOG_WARN, "was asked");
+		tell_report(comm, GANTRY_LOG_WARN, "was asked");
 }
 
 /* ---- the loop's client ---- */
@@ -171,7 +171,7 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 }
 
 /* Looks at one of them, without the lock: at all of it, or only for the cause of a symptom. */
-static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop_mu)
+static void hold_comm(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop_mu)
 {
 	int waits;
 
@@ -181,7 +181,7 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 	inet_loop_unlock();
 	waits = comm_cause_look(comm);
 	if (all)
-		attend(comm, signalled);
+		attend_comm(comm, signalled);
 	inet_loop_lock();
 	if (waits && comm->cause.until < watch.next)
 		watch.next = comm->cause.until;
@@ -190,7 +190,7 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 	gantry_cond_broadcast(&watch.put_down); /* who wants to remove it has the lock when we are past it */
 }
 
-static void pass(void) REQUIRES(loop_mu)
+static void watch_pass(void) REQUIRES(loop_mu)
 {
 	uint32_t asked = inet_asked();
 	int signalled = asked != watch.asked, all = signalled || inet_due(watch.next);
@@ -205,16 +205,16 @@ static void pass(void) REQUIRES(loop_mu)
 	watch.causes = 0;
 	gantry_list_each_entry (comm, &watch.comms, struct gantry_comm, node) {
 		if (all || comm_cause_waits(comm))
-			hold(comm, all, signalled);
+			hold_comm(comm, all, signalled);
 	}
 }
 
-static int busy(void) REQUIRES(loop_mu)
+static int watch_busy(void) REQUIRES(loop_mu)
 {
 	return !gantry_list_empty(&watch.comms);
 }
 
-static void stop(void) REQUIRES(loop_mu)
+static void watch_stop(void) REQUIRES(loop_mu)
 {
 	inet_asked_stop(INET_ASKED_COMM);
 	inet_stats_remove(&comm_stats);
@@ -238,9 +238,9 @@ static void in_child(void) REQUIRES(loop_mu)
 
 static struct inet_client client = {
 	.due = next_due,
-	.pass = pass,
-	.busy = busy,
-	.stop = stop,
+	.pass = watch_pass,
+	.busy = watch_busy,
+	.stop = watch_stop,
 	.in_child = in_child,
 };
 

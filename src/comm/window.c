@@ -253,8 +253,8 @@ static gantry_result choose_transports(struct gantry_comm *comm)
 }
 
 /* This rank's part of the window. Nothing after it fails but the exchange itself. */
-static gantry_result prepare(struct gantry_comm *comm, struct gantry_window *w, void *ptr, size_t size,
-			     struct offer *ret_offer)
+static gantry_result prepare_window(struct gantry_comm *comm, struct gantry_window *w, void *ptr, size_t size,
+				    struct offer *ret_offer)
 {
 	struct gantry_device *d = comm->device;
 	struct gantry_mem_info info = {0};
@@ -362,7 +362,7 @@ static void window_free(struct gantry_comm *comm, struct gantry_window *w)
 }
 
 /* No put finds it from here on. *ret_incoming: puts that were on their way into it. */
-static void withdraw(struct gantry_comm *comm, struct gantry_window *w, uint32_t *ret_incoming)
+static void withdraw_window(struct gantry_comm *comm, struct gantry_window *w, uint32_t *ret_incoming)
 {
 	struct comm_onesided *o = comm->onesided;
 
@@ -394,7 +394,7 @@ static gantry_result register_window(struct gantry_comm *comm, void *ptr, size_t
 	w->number = ++o->last_number; /* also of a call that fails: all ranks count alike */
 	onesided_mu_unlock(&o->mu);
 	mine.number = w->number;
-	own = prepare(comm, w, ptr, size, &mine);
+	own = prepare_window(comm, w, ptr, size, &mine);
 	mine.result = own;
 	if (own == GANTRY_OK) { /* before the others know that it is there: puts may come as soon as they do */
 		onesided_mu_lock(&o->mu);
@@ -407,7 +407,7 @@ static gantry_result register_window(struct gantry_comm *comm, void *ptr, size_t
 		return GANTRY_OK;
 	}
 	if (own == GANTRY_OK)
-		withdraw(comm, w, &incoming);
+		withdraw_window(comm, w, &incoming);
 	if (!*ret_lost && own != GANTRY_OK)
 		r = own;
 out:
@@ -508,7 +508,7 @@ gantry_result gantry_window_deregister(struct gantry_comm *comm, struct gantry_w
 		FAIL_NOW(GANTRY_ERR_INVALID,
 			 "gantry_window_deregister: %p is not a registered window of this communicator",
 			 (void *)window);
-	withdraw(comm, window, &incoming);
+	withdraw_window(comm, window, &incoming);
 	if (incoming && comm_check(comm) == GANTRY_OK) {
 		snprintf(text, sizeof(text), "window %u was deregistered while %s into it %s not complete",
 			 window->number, COUNT_TEXT((int)incoming, "put"), incoming == 1 ? "was" : "were");

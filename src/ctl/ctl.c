@@ -201,7 +201,7 @@ int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl)
 }
 
 /* What was logged when it happened is not logged again by everybody who hears of it. */
-static gantry_result known(gantry_result r, const char *text)
+static gantry_result recall_error(gantry_result r, const char *text)
 {
 	gantry_set_last_error(text && *text ? text : gantry_result_text(r));
 	return r;
@@ -392,14 +392,14 @@ void gantry_ctl_leave(struct gantry_ctl *ctl)
 /* ---- sending ---- */
 
 /* Why nothing can be sent to that rank, or OK. */
-static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(loop_mu)
+static gantry_result find_obstacle(struct gantry_ctl *m, int to) REQUIRES(loop_mu)
 {
 	if (to >= 0 && m->peers[to].gone != GANTRY_OK)
-		return known(m->peers[to].gone, m->peers[to].text);
+		return recall_error(m->peers[to].gone, m->peers[to].text);
 	if (m->over != GANTRY_OK && to < 0 && m->first_lost)
-		return known(m->peers[m->first_lost - 1].gone, m->peers[m->first_lost - 1].text);
+		return recall_error(m->peers[m->first_lost - 1].gone, m->peers[m->first_lost - 1].text);
 	if (m->over != GANTRY_OK)
-		return known(m->over, m->over_text);
+		return recall_error(m->over, m->over_text);
 	return GANTRY_OK;
 }
 
@@ -409,7 +409,7 @@ gantry_result gantry_ctl_peer(struct gantry_ctl *ctl, int rank)
 
 	inet_loop_lock();
 	if (ctl->peers[rank].gone != GANTRY_OK)
-		r = known(ctl->peers[rank].gone, ctl->peers[rank].text);
+		r = recall_error(ctl->peers[rank].gone, ctl->peers[rank].text);
 	inet_loop_unlock();
 	return r;
 }
@@ -424,7 +424,7 @@ bool gantry_ctl_is_over(struct gantry_ctl *ctl)
 	return over;
 }
 
-static gantry_result check(struct gantry_ctl *m, int rank, size_t size)
+static gantry_result check_call(struct gantry_ctl *m, int rank, size_t size)
 {
 	if (inet_forked(m->forks))
 		return inet_refuse_forked("a membership of a communicator");
@@ -442,7 +442,7 @@ static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const
 	struct ctl_out *out;
 
 	if (m->over != GANTRY_OK || !m->callbacks) /* else the hub answers for a rank that is gone */
-		TRY_NOW(obstacle(m, h->to));
+		TRY_NOW(find_obstacle(m, h->to));
 	ASSERT(m->conn);
 	if (m->conn->out_bytes > CTL_USER_MAX)
 		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
@@ -462,7 +462,7 @@ gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, cons
 	struct ctl_head h = {.kind = CTL_MESSAGE, .to = to, .tag = tag};
 	gantry_result r = GANTRY_OK;
 
-	TRY(check(ctl, to, size));
+	TRY(check_call(ctl, to, size));
 	inet_loop_lock();
 	r = queue_frame(ctl, &h, data, size);
 	inet_loop_unlock();
@@ -470,7 +470,7 @@ out:
 	return r;
 }
 
-static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *msg, void *data, size_t size)
+static gantry_result take_message(struct gantry_ctl *m, int from, struct ctl_message *msg, void *data, size_t size)
 	REQUIRES(loop_mu)
 {
 	if (msg->size != size)
@@ -490,7 +490,7 @@ static gantry_result take_tagged(struct gantry_ctl *m, int from, uint64_t tag, v
 {
 	gantry_list_each_entry (msg, &m->peers[from].inbox, struct ctl_message, node) {
 		if (msg->tag == tag)
-			return take(m, from, msg, data, size);
+			return take_message(m, from, msg, data, size);
 	}
 	return GANTRY_AGAIN;
 }
@@ -499,7 +499,7 @@ gantry_result gantry_ctl_try_recv_any(struct gantry_ctl *ctl, uint64_t tag, void
 {
 	gantry_result r = GANTRY_AGAIN;
 
-	TRY_NOW(check(ctl, 0, size));
+	TRY_NOW(check_call(ctl, 0, size));
 	inet_loop_lock();
 	for (int i = 0; i < ctl->config.nranks && r == GANTRY_AGAIN; i++)
 		r = take_tagged(ctl, i, tag, data, size);
@@ -511,11 +511,11 @@ gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag
 {
 	gantry_result r = GANTRY_OK;
 
-	TRY(check(ctl, from, size));
+	TRY(check_call(ctl, from, size));
 	inet_loop_lock();
 	r = take_tagged(ctl, from, tag, data, size);
 	if (r == GANTRY_AGAIN && !ctl->callbacks) {
-		r = obstacle(ctl, from);
+		r = find_obstacle(ctl, from);
 		if (r == GANTRY_OK)
 			r = GANTRY_AGAIN;
 	}
@@ -541,8 +541,8 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 /* ---- asking and gathering ---- */
 
 /* Queues the frame and waits for its answer, no longer than the timeout. OK: call->done says which. */
-static gantry_result ask(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size, uint64_t timeout,
-			 struct ctl_call *call) REQUIRES(loop_mu)
+static gantry_result ask_hub(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size, uint64_t timeout,
+			     struct ctl_call *call) REQUIRES(loop_mu)
 {
 	uint64_t deadline = from_now(timeout);
 	gantry_result stopped = GANTRY_OK;
@@ -566,12 +566,12 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	char seconds[16], text[160];
 	gantry_result r;
 
-	TRY_NOW(check(ctl, to, size));
+	TRY_NOW(check_call(ctl, to, size));
 	inet_loop_lock();
 	h.tag = ++ctl->last_call;
-	r = ask(ctl, &h, data, size, ctl->timeout, &call);
+	r = ask_hub(ctl, &h, data, size, ctl->timeout, &call);
 	if (call.done && call.result != GANTRY_OK)
-		r = obstacle(ctl, to); /* the reason, if it is that the rank is gone */
+		r = find_obstacle(ctl, to); /* the reason, if it is that the rank is gone */
 	inet_loop_unlock();
 	TRY_NOW(r);
 	if (!call.done)
@@ -580,7 +580,7 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	if (call.result != GANTRY_OK) { /* the other side knows the cause and has logged it */
 		snprintf(text, sizeof(text), "rank %d answers call %u of rank %d: %s", to, kind, ctl->config.rank,
 			 gantry_result_text(call.result));
-		return known(call.result, text);
+		return recall_error(call.result, text);
 	}
 	if (reply_size)
 		*reply_size = call.size;
@@ -604,7 +604,7 @@ static uint64_t gather_limit(const struct gantry_ctl *m)
 static gantry_result gather_at_hub(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size,
 				   struct ctl_call *call) REQUIRES(loop_mu)
 {
-	return ask(m, h, mine, size, gather_limit(m), call);
+	return ask_hub(m, h, mine, size, gather_limit(m), call);
 }
 
 /* Past the hub, which is told the size of the parts alone and says when all ranks have them. */
@@ -624,7 +624,7 @@ static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, c
 		m->direct.exchange->number = h->tag;
 	}
 	call->room = 0;
-	r = ask(m, h, body, sizeof(body), gather_limit(m), call);
+	r = ask_hub(m, h, body, sizeof(body), gather_limit(m), call);
 	if (call->done && call->result == GANTRY_OK && size && !ctl_bruck_done(&m->direct.exchange->bruck))
 		call->result = GANTRY_ERR_PROTOCOL; /* the hub ended it while parts were missing here */
 	ctl_exchange_end(m);
@@ -638,7 +638,7 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 	gantry_result r = GANTRY_OK;
 	int others = 0;
 
-	TRY_NOW(check(ctl, 0, size));
+	TRY_NOW(check_call(ctl, 0, size));
 	if (size && !all)
 		FAIL_NOW(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
 	inet_loop_lock();

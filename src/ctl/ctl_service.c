@@ -238,7 +238,7 @@ static void frame_written(struct ctl_conn *c, struct ctl_out *o)
 		c->session.sent = c->session.acked + c->session.nkept;
 }
 
-static void written(struct ctl_conn *c, size_t n)
+static void note_written(struct ctl_conn *c, size_t n)
 {
 	struct ctl_out *o;
 
@@ -280,7 +280,7 @@ static size_t fill_iov(struct ctl_conn *c, struct iovec iov[IOVECS])
 	return n;
 }
 
-static void flush(struct ctl_conn *c) REQUIRES(loop_mu)
+static void flush_conn(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	ASSERT(!c->closed && c->source.fd >= 0);
 	while (!gantry_list_empty(&c->out) && !c->out_dead) {
@@ -295,7 +295,7 @@ static void flush(struct ctl_conn *c) REQUIRES(loop_mu)
 		}
 		n = sendmsg(c->source.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n >= 0) {
-			written(c, (size_t)n);
+			note_written(c, (size_t)n);
 			look_later(c);
 		} else if (errno == EAGAIN || errno == ENOBUFS) {
 			break;
@@ -321,7 +321,7 @@ static void flush_conns(void) REQUIRES(loop_mu)
 		if (c->fault) /* may give others something to write */
 			c->ops->broken(c, GANTRY_ERR_PEER_LOST, c->fault);
 		else if (!ctl_conn_is_cut(c))
-			flush(c);
+			flush_conn(c);
 	}
 }
 
@@ -476,7 +476,7 @@ static void open_record(struct ctl_conn *c) REQUIRES(loop_mu)
 }
 
 /* Sealed records, cut anywhere. */
-static void unseal(struct ctl_conn *c, const uint8_t *in, size_t n) REQUIRES(loop_mu)
+static void unseal_records(struct ctl_conn *c, const uint8_t *in, size_t n) REQUIRES(loop_mu)
 {
 	char why[GANTRY_SEAL_WHY];
 
@@ -497,7 +497,7 @@ static void unseal(struct ctl_conn *c, const uint8_t *in, size_t n) REQUIRES(loo
 	}
 }
 
-static void readable(struct ctl_conn *c) REQUIRES(loop_mu)
+static void read_conn(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	for (int i = 0; i < READS_PER_EVENT && c->source.fd >= 0; i++) {
 		ssize_t n = recv(c->source.fd, ctl_service.scratch, sizeof(ctl_service.scratch), MSG_DONTWAIT);
@@ -515,7 +515,7 @@ static void readable(struct ctl_conn *c) REQUIRES(loop_mu)
 		if (c->traffic)
 			c->traffic->in += (size_t)n;
 		if (c->seals.rx) {
-			unseal(c, ctl_service.scratch, (size_t)n);
+			unseal_records(c, ctl_service.scratch, (size_t)n);
 		} else {
 			r = ctl_parse(&c->in, ctl_service.scratch, (size_t)n, on_frame, c);
 			if (r != GANTRY_OK && c->source.fd >= 0) {
@@ -533,7 +533,7 @@ static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	struct ctl_conn *c = gantry_container(s, struct ctl_conn, source);
 
 	if (events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-		readable(c);
+		read_conn(c);
 	if (s->fd >= 0 && (events & EPOLLOUT))
 		mark_dirty(c);
 }
@@ -724,7 +724,7 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 	return ctl_service.due;
 }
 
-static void pass(void) REQUIRES(loop_mu)
+static void ctl_pass(void) REQUIRES(loop_mu)
 {
 	struct ctl_service *s = &ctl_service;
 
@@ -744,7 +744,7 @@ static void pass(void) REQUIRES(loop_mu)
 	reap_conns();
 }
 
-static int busy(void)
+static int ctl_busy(void)
 {
 	const struct ctl_service *s = &ctl_service;
 
@@ -753,7 +753,7 @@ static int busy(void)
 
 /* What was queued for peers that read; otherwise they would find a broken connection where somebody has just left. In
  * the end the hubs say goodbye, after the ranks here. */
-static int leaving(int last, int ms) REQUIRES(loop_mu)
+static int ctl_leaving(int last, int ms) REQUIRES(loop_mu)
 {
 	struct ctl_service *s = &ctl_service;
 	int ranks = s->nleaving || !gantry_list_empty(&s->finishing);
@@ -781,10 +781,10 @@ static void in_child(void) REQUIRES(loop_mu)
 
 static struct inet_client client = {
 	.due = next_due,
-	.pass = pass,
-	.busy = busy,
+	.pass = ctl_pass,
+	.busy = ctl_busy,
 	.stop = reap_conns,
-	.leaving = leaving,
+	.leaving = ctl_leaving,
 	.in_child = in_child,
 };
 

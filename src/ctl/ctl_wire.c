@@ -72,7 +72,7 @@ static int may_be(const struct ctl_parser *p)
 }
 
 /* Frames that grow with the number of ranks. */
-static int grows(uint32_t kind)
+static int grow_body(uint32_t kind)
 {
 	return kind == CTL_GATHERED || kind == CTL_READY || kind == CTL_LEFT || kind == CTL_BLOCK;
 }
@@ -81,7 +81,7 @@ static int grows(uint32_t kind)
 static gantry_result begin_body(struct ctl_parser *p)
 {
 	if (ctl_head_decode(p->raw, &p->head) != GANTRY_OK ||
-	    p->head.size > (grows(p->head.kind) ? p->max_gathered : p->max_body))
+	    p->head.size > (grow_body(p->head.kind) ? p->max_gathered : p->max_body))
 		return GANTRY_ERR_PROTOCOL;
 	p->body = malloc((size_t)p->head.size + 1); /* never NULL for want of bytes */
 	return p->body ? GANTRY_OK : GANTRY_ERR_NOMEM;

@@ -168,7 +168,7 @@ static const struct hub_rank *first_here(const struct hub *hub)
 }
 
 /* Whether the newcomer fits; otherwise everybody has been told why not. */
-static bool fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who) REQUIRES(loop_mu)
+static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who) REQUIRES(loop_mu)
 {
 	struct hub_rank *other = NULL;
 	char text[HUB_RANK_TEXT], late[CTL_TEXT_MAX];
@@ -292,7 +292,7 @@ static void admit_rank(struct hub *hub, struct inet_conn *from, const struct ctl
 	if (ctl_conn_make(fd, &seals, &newcomer.addr, &hub_rank_ops, NULL, &c) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	newcomer.conn = c;
-	if (!fits(hub, c, h, who))
+	if (!rank_fits(hub, c, h, who))
 		return;
 	ASSERT(hub->ranks[h->rank].state == HUB_ABSENT && hub->nhere < hub->nranks);
 	hub->ranks[h->rank] = newcomer;

@@ -51,12 +51,12 @@ const char *coll_network_refuses(const struct coll_topo *topo)
 }
 _Static_assert(GANTRY_PRIM_PEERS == 8, "said above");
 
-static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+static bool collnet_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	return topo->network && kind == COLL_ALL_REDUCE && !coll_network_refuses(topo);
 }
 
-static void plan(struct coll_builder *b)
+static void collnet_plan(struct coll_builder *b)
 {
 	const struct coll_topo *t = b->topo;
 	int peers[GANTRY_PRIM_PEERS], me = t->rank, leader = leader_of(t, me);
@@ -85,11 +85,15 @@ static void plan(struct coll_builder *b)
 					.last = 1});
 }
 
-static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+static struct coll_hops collnet_hops(const struct coll_topo *topo, enum coll_kind kind)
 {
 	(void)kind;
 	return (struct coll_hops){largest_host(topo) > 1 ? 2 : 0, 2};
 }
 
-const struct coll_algo coll_collnet = {
-	.name = "collnet", .chunks = COLLNET_CHUNKS, .supports = supports, .plan = plan, .hops = hops, .network = true};
+const struct coll_algo coll_collnet = {.name = "collnet",
+				       .chunks = COLLNET_CHUNKS,
+				       .supports = collnet_supports,
+				       .plan = collnet_plan,
+				       .hops = collnet_hops,
+				       .network = true};

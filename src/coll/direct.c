@@ -26,18 +26,18 @@
 enum { DIRECT_RANKS = 32 };
 enum { DIRECT2_DELAY = 1, DIRECT2_CHUNKS = 4 };
 
-static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+static bool direct_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	return topo->nranks <= (kind == COLL_ALL_REDUCE ? GANTRY_PRIM_PEERS + 1 : DIRECT_RANKS);
 }
 
-static bool supports2(const struct coll_topo *topo, enum coll_kind kind)
+static bool direct2_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	return kind == COLL_ALL_REDUCE && topo->nranks <= DIRECT_RANKS;
 }
 
 /* All ranks but this one, from the next one on: not all begin with the same. */
-static uint32_t others(const struct coll_builder *b, int *ret)
+static uint32_t list_others(const struct coll_builder *b, int *ret)
 {
 	int r = b->topo->rank, n = b->topo->nranks;
 
@@ -49,7 +49,7 @@ static uint32_t others(const struct coll_builder *b, int *ret)
 static void all_reduce(struct coll_builder *b)
 {
 	int peers[DIRECT_RANKS], r = b->topo->rank;
-	uint32_t n = others(b, peers);
+	uint32_t n = list_others(b, peers);
 
 	coll_add_sends(b, GANTRY_PRIM_SEND, PRIM_IN, 0, peers, n);
 	for (int i = 0; i < (int)n; i++)
@@ -75,10 +75,10 @@ static void recv_parts(struct coll_builder *b, const int *peers, uint32_t n)
 		coll_add_one(b, GANTRY_PRIM_RECV, (uint32_t)peers[i], peers[i], -1, 0);
 }
 
-static void plan(struct coll_builder *b)
+static void direct_plan(struct coll_builder *b)
 {
 	int peers[DIRECT_RANKS], r = b->topo->rank;
-	uint32_t n = others(b, peers);
+	uint32_t n = list_others(b, peers);
 
 	switch (b->kind) {
 	case COLL_ALL_REDUCE:
@@ -106,10 +106,10 @@ static void plan(struct coll_builder *b)
 	}
 }
 
-static void plan2(struct coll_builder *b)
+static void direct2_plan(struct coll_builder *b)
 {
 	int peers[DIRECT_RANKS], r = b->topo->rank;
-	uint32_t n = others(b, peers);
+	uint32_t n = list_others(b, peers);
 
 	b->plan->nparts = n + 1;
 	send_parts(b, peers, n);
@@ -120,7 +120,7 @@ static void plan2(struct coll_builder *b)
 	recv_parts(b, peers, n);
 }
 
-static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+static struct coll_hops direct_hops(const struct coll_topo *topo, enum coll_kind kind)
 {
 	(void)kind;
 	return coll_hops_any(topo, 1);
@@ -132,7 +132,11 @@ static struct coll_hops hops2(const struct coll_topo *topo, enum coll_kind kind)
 	return coll_hops_any(topo, 2);
 }
 
-const struct coll_algo coll_direct = {
-	.name = "direct", .chunks = 1, .supports = supports, .plan = plan, .hops = hops, .overwrites = true};
+const struct coll_algo coll_direct = {.name = "direct",
+				      .chunks = 1,
+				      .supports = direct_supports,
+				      .plan = direct_plan,
+				      .hops = direct_hops,
+				      .overwrites = true};
 const struct coll_algo coll_direct2 = {
-	.name = "direct2", .chunks = DIRECT2_CHUNKS, .supports = supports2, .plan = plan2, .hops = hops2};
+	.name = "direct2", .chunks = DIRECT2_CHUNKS, .supports = direct2_supports, .plan = direct2_plan, .hops = hops2};

@@ -47,7 +47,7 @@ static bool find_places(const struct coll_topo *t, struct places *p)
 	return equal;
 }
 
-static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+static bool hier_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	struct places p = {0};
 	bool ok = kind == COLL_ALL_REDUCE || kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER;
@@ -64,7 +64,7 @@ static int rank_at(const struct places *p, int h, int l)
 }
 
 /* The others of my host, the next one first, and behind them a rank of another host, if there is one to name. */
-static uint32_t neighbours(const struct places *p, int other, int *ret)
+static uint32_t list_neighbours(const struct places *p, int other, int *ret)
 {
 	uint32_t n = 0;
 
@@ -95,10 +95,10 @@ static void reduce_round(struct coll_builder *b, const struct places *p, bool ga
 			coll_add_one(b, GANTRY_PRIM_SEND, (uint32_t)rank_at(p, p->h - 1 - k, l), -1,
 				     rank_at(p, p->h, l), 0);
 		}
-		s.nrecv = neighbours(p, k ? rank_at(p, p->h - 1, p->l) : -1, from);
+		s.nrecv = list_neighbours(p, k ? rank_at(p, p->h - 1, p->l) : -1, from);
 		if (last) {
 			s.what |= PRIM_OUT;
-			s.nsend = gather ? neighbours(p, next, to) : 0;
+			s.nsend = gather ? list_neighbours(p, next, to) : 0;
 		}
 		s.what |= s.nsend ? PRIM_SEND : 0u;
 		coll_add(b, &s);
@@ -128,22 +128,22 @@ static void gather_round(struct coll_builder *b, const struct places *p)
 				      .nrecv = 1,
 				      .send = to};
 
-		s.nsend = neighbours(p, j < p->hosts - 1 ? rank_at(p, p->h + 1, p->l) : -1, to);
+		s.nsend = list_neighbours(p, j < p->hosts - 1 ? rank_at(p, p->h + 1, p->l) : -1, to);
 		coll_add(b, &s);
 		recv_from_neighbours(b, p, j);
 	}
 }
 
-static void plan(struct coll_builder *b)
+static void hier_plan(struct coll_builder *b)
 {
 	int to[GANTRY_PRIM_PEERS];
 	struct places p = {0};
 
 	if (!find_places(b->topo, &p)) {
-		b->no_memory = true; /* supports() has seen that they are equal */
+		b->no_memory = true; /* hier_supports() has seen that they are equal */
 	} else if (b->kind == COLL_ALL_GATHER) {
 		coll_add_sends(b, GANTRY_PRIM_COPY_SEND, PRIM_IN, (uint32_t)b->topo->rank, to,
-			       neighbours(&p, rank_at(&p, p.h + 1, p.l), to));
+			       list_neighbours(&p, rank_at(&p, p.h + 1, p.l), to));
 		gather_round(b, &p);
 	} else if (b->kind == COLL_REDUCE_SCATTER) {
 		reduce_round(b, &p, false);
@@ -155,11 +155,12 @@ static void plan(struct coll_builder *b)
 	free(p.ranks);
 }
 
-static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+static struct coll_hops hier_hops(const struct coll_topo *topo, enum coll_kind kind)
 {
 	uint32_t between = (uint32_t)topo->nhosts - 1;
 
 	return kind == COLL_ALL_REDUCE ? (struct coll_hops){2, 2 * between} : (struct coll_hops){1, between};
 }
 
-const struct coll_algo coll_hier = {.name = "hier", .chunks = 2, .supports = supports, .plan = plan, .hops = hops};
+const struct coll_algo coll_hier = {
+	.name = "hier", .chunks = 2, .supports = hier_supports, .plan = hier_plan, .hops = hier_hops};

@@ -10,7 +10,7 @@
 
 #include "coll/coll.h"
 
-static int compare(const void *a, const void *b)
+static int compare_places(const void *a, const void *b)
 {
 	const struct coll_where *x = a, *y = b;
 	int device = strcmp(x->device, y->device);
@@ -24,7 +24,7 @@ static int compare(const void *a, const void *b)
 
 void coll_order(struct coll_where *where, int n)
 {
-	qsort(where, (size_t)n, sizeof(*where), compare);
+	qsort(where, (size_t)n, sizeof(*where), compare_places);
 }
 
 void coll_plan_name_ranks(struct coll_plan *plan, enum coll_kind kind, const int *order)

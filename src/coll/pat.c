@@ -27,7 +27,7 @@ static const uint8_t level_places[LEVELS][3] = {{0}, {1, 2, 4}, {3, 5, 6}, {7}};
 static const uint8_t level_size[LEVELS] = {1, 3, 3, 1};
 
 /* Ranks that place 0 hands to: digits of n - 1. */
-static uint32_t digits(int n)
+static uint32_t count_digits(int n)
 {
 	uint32_t k = 0;
 
@@ -36,13 +36,13 @@ static uint32_t digits(int n)
 	return k;
 }
 
-static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+static bool pat_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	if (kind == COLL_ALL_GATHER)
 		return true;
 	/* Only the rank whose part it is has an output for partial sums; the others take all of theirs at once. */
 	return (kind == COLL_ALL_REDUCE || kind == COLL_REDUCE_SCATTER) &&
-	       digits(topo->nranks) <= GANTRY_PRIM_PEERS + 1;
+	       count_digits(topo->nranks) <= GANTRY_PRIM_PEERS + 1;
 }
 
 /* Where place d has its part from, in this rank's tree of it; and to whom it hands it. up: the other way. */
@@ -59,7 +59,7 @@ static uint32_t children_of(const struct coll_builder *b, int d, bool up, int *r
 	uint32_t count = 0;
 
 	/* The furthest first: others hand it on. */
-	for (int k = (int)digits(n) - 1; k >= 0; k--)
+	for (int k = (int)count_digits(n) - 1; k >= 0; k--)
 		if ((d & ((2 << k) - 1)) == 0 && d + (1 << k) < n)
 			ret[count++] = rank_by(b, 1 << k, up);
 	return count;
@@ -122,7 +122,7 @@ static void each_place(struct coll_builder *b, bool backwards, void (*place)(str
 	}
 }
 
-static void plan(struct coll_builder *b)
+static void pat_plan(struct coll_builder *b)
 {
 	if (b->kind == COLL_ALL_REDUCE)
 		b->plan->nparts = (uint32_t)b->topo->nranks;
@@ -133,12 +133,13 @@ static void plan(struct coll_builder *b)
 }
 
 /* One for each turn. */
-static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+static struct coll_hops pat_hops(const struct coll_topo *topo, enum coll_kind kind)
 {
 	uint32_t groups = (uint32_t)(topo->nranks + GROUP - 1) / GROUP;
-	uint32_t turns = groups > 1 ? groups + LEVELS - 2 : digits(topo->nranks);
+	uint32_t turns = groups > 1 ? groups + LEVELS - 2 : count_digits(topo->nranks);
 
 	return coll_hops_any(topo, kind == COLL_ALL_REDUCE ? 2 * turns : turns);
 }
 
-const struct coll_algo coll_pat = {.name = "pat", .chunks = 4, .supports = supports, .plan = plan, .hops = hops};
+const struct coll_algo coll_pat = {
+	.name = "pat", .chunks = 4, .supports = pat_supports, .plan = pat_plan, .hops = pat_hops};

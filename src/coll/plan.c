@@ -181,7 +181,7 @@ static uint64_t unit_of(uint32_t elem)
 }
 
 /* The i-th of n shares of `count`, in units. */
-static void cut(uint64_t count, uint32_t i, uint32_t n, uint64_t unit, uint64_t *ret_begin, uint64_t *ret_count)
+static void cut_share(uint64_t count, uint32_t i, uint32_t n, uint64_t unit, uint64_t *ret_begin, uint64_t *ret_count)
 {
 	uint64_t units = (count + unit - 1) / unit, per = (units + n - 1) / n * unit, begin = i * per;
 
@@ -198,7 +198,7 @@ void coll_share(const struct coll_shape *shape, const struct coll_plan *plan, co
 
 	if (choice->proto != GANTRY_PROTO_SIMPLE)
 		slice = choice->step_bytes / shape->elem;
-	cut(shape->count, channel, choice->channels, unit, &ret->begin, &ret->count);
+	cut_share(shape->count, channel, choice->channels, unit, &ret->begin, &ret->count);
 	ret->whole = UINT64_MAX;
 	ret->in_stride = ret->out_stride = 0;
 	if (shape->kind == COLL_ALL_GATHER) {

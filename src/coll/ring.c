@@ -8,13 +8,13 @@
 #include "coll/coll.h"
 #include "device/k_prim.h"
 
-static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+static bool ring_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	(void)topo, (void)kind;
 	return true;
 }
 
-static uint32_t wrap(int part, int n)
+static uint32_t wrap_part(int part, int n)
 {
 	return (uint32_t)((part % n + n) % n);
 }
@@ -23,9 +23,9 @@ static void reduce_round(struct coll_builder *b, int prev, int next, uint32_t en
 {
 	int r = b->topo->rank, n = b->topo->nranks;
 
-	coll_add_one(b, GANTRY_PRIM_SEND, wrap(r - 1, n), -1, next, 0);
+	coll_add_one(b, GANTRY_PRIM_SEND, wrap_part(r - 1, n), -1, next, 0);
 	for (int k = 2; k < n; k++)
-		coll_add_one(b, GANTRY_PRIM_RECV_REDUCE_SEND, wrap(r - k, n), prev, next, 0);
+		coll_add_one(b, GANTRY_PRIM_RECV_REDUCE_SEND, wrap_part(r - k, n), prev, next, 0);
 	coll_add_one(b, end, (uint32_t)r, prev, end & PRIM_SEND ? next : -1, 1);
 }
 
@@ -34,11 +34,11 @@ static void gather_round(struct coll_builder *b, int prev, int next)
 	int r = b->topo->rank, n = b->topo->nranks;
 
 	for (int k = 1; k < n - 1; k++)
-		coll_add_one(b, GANTRY_PRIM_RECV_COPY_SEND, wrap(r - k, n), prev, next, 0);
-	coll_add_one(b, GANTRY_PRIM_RECV, wrap(r + 1, n), prev, -1, 0);
+		coll_add_one(b, GANTRY_PRIM_RECV_COPY_SEND, wrap_part(r - k, n), prev, next, 0);
+	coll_add_one(b, GANTRY_PRIM_RECV, wrap_part(r + 1, n), prev, -1, 0);
 }
 
-static void plan(struct coll_builder *b)
+static void ring_plan(struct coll_builder *b)
 {
 	int r = b->topo->rank, n = b->topo->nranks, next = (r + 1) % n, prev = (r + n - 1) % n;
 
@@ -73,7 +73,7 @@ static void plan(struct coll_builder *b)
 	}
 }
 
-static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+static struct coll_hops ring_hops(const struct coll_topo *topo, enum coll_kind kind)
 {
 	uint32_t n = (uint32_t)topo->nranks, all = kind == COLL_ALL_REDUCE ? 2 * (n - 1) : n - 1, between = 0;
 
@@ -83,4 +83,5 @@ static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
 	return (struct coll_hops){all - between, between};
 }
 
-const struct coll_algo coll_ring = {.name = "ring", .chunks = 2, .supports = supports, .plan = plan, .hops = hops};
+const struct coll_algo coll_ring = {
+	.name = "ring", .chunks = 2, .supports = ring_supports, .plan = ring_plan, .hops = ring_hops};

@@ -23,7 +23,7 @@
 
 enum { TREE_DELAY = 2 };
 
-static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+static bool tree_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
 	(void)topo;
 	return kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_BROADCAST;
@@ -128,7 +128,7 @@ static void add_down(struct coll_builder *b, const struct tree_place *p, uint32_
 	coll_add(b, &s);
 }
 
-static void plan(struct coll_builder *b)
+static void tree_plan(struct coll_builder *b)
 {
 	struct tree_place p;
 
@@ -151,7 +151,7 @@ static void plan(struct coll_builder *b)
 }
 
 /* Levels are as many as the number of ranks has digits; those of hosts are on top, if their ranks are neighbours. */
-static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+static struct coll_hops tree_hops(const struct coll_topo *topo, enum coll_kind kind)
 {
 	uint32_t levels = 0, above = 0;
 
@@ -166,4 +166,4 @@ static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
 }
 
 const struct coll_algo coll_tree = {
-	.name = "tree", .chunks = TREE_DELAY, .supports = supports, .plan = plan, .hops = hops};
+	.name = "tree", .chunks = TREE_DELAY, .supports = tree_supports, .plan = tree_plan, .hops = tree_hops};

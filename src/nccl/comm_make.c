@@ -84,7 +84,7 @@ static int channels_of(const ncclConfig_t *c, const struct gantry_device *device
 /* ---- a job that makes one ---- */
 
 /* The caller's variable has the communicator at once, and NULL after an error. */
-static void unmake(struct nccl_job *job)
+static void unmake_comm(struct nccl_job *job)
 {
 	struct ncclComm *c = job->c;
 
@@ -133,7 +133,7 @@ static gantry_result run_make(struct nccl_job *job)
 	if (job->parent)
 		nccl_leave(job->parent);
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
-		unmake(job);
+		unmake_comm(job);
 	else if (job->c)
 		nccl_leave(job->c);
 	return r;
@@ -245,7 +245,7 @@ static gantry_result copy_ids(const struct init_args *a, struct nccl_job *job)
 	return GANTRY_OK;
 }
 
-static gantry_result init(const struct init_args *a, ncclComm_t *into)
+static gantry_result init_comm(const struct init_args *a, ncclComm_t *into)
 {
 	gantry_result r = GANTRY_OK;
 	struct nccl_job *job = NULL;
@@ -295,14 +295,14 @@ NCCL_FUNCTION(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
 
 NCCL_FUNCTION(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))
 {
-	return nccl_result(init(&(struct init_args){"ncclCommInitRank", nranks, rank, &id, 1, NULL, NULL}, comm));
+	return nccl_result(init_comm(&(struct init_args){"ncclCommInitRank", nranks, rank, &id, 1, NULL, NULL}, comm));
 }
 
 NCCL_FUNCTION(ncclResult_t, CommInitRankConfig,
 	      (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config))
 {
 	return nccl_result(
-		init(&(struct init_args){"ncclCommInitRankConfig", nranks, rank, &id, 1, config, NULL}, comm));
+		init_comm(&(struct init_args){"ncclCommInitRankConfig", nranks, rank, &id, 1, config, NULL}, comm));
 }
 
 NCCL_FUNCTION(ncclResult_t, CommInitRankScalable,
@@ -311,8 +311,8 @@ NCCL_FUNCTION(ncclResult_t, CommInitRankScalable,
 	if (nids < 1 || nids > nranks || !ids)
 		return nccl_result(comm_group_fail(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
 							       "ncclCommInitRankScalable: %d ids", nids)));
-	return nccl_result(
-		init(&(struct init_args){"ncclCommInitRankScalable", nranks, rank, ids, nids, config, NULL}, comm));
+	return nccl_result(init_comm(
+		&(struct init_args){"ncclCommInitRankScalable", nranks, rank, ids, nids, config, NULL}, comm));
 }
 
 static gantry_result init_all(ncclComm_t *into, int ndev, const int *devs)
@@ -333,7 +333,7 @@ static gantry_result init_all(ncclComm_t *into, int ndev, const int *devs)
 		a.device = NULL;
 		r = comm_group_fail(nccl_device_numbered(devs ? devs[i] : i, &a.device));
 		if (r == GANTRY_OK)
-			r = init(&a, &into[i]);
+			r = init_comm(&a, &into[i]);
 	}
 	end = nccl_group_finish();
 	return r == GANTRY_OK ? end : r;
@@ -374,7 +374,7 @@ out:
 	return r;
 }
 
-static gantry_result split(ncclComm_t comm, int color, int key, ncclComm_t *into, const ncclConfig_t *config)
+static gantry_result split_comm(ncclComm_t comm, int color, int key, ncclComm_t *into, const ncclConfig_t *config)
 {
 	struct ncclComm *c = nccl_comm_of(comm, "ncclCommSplit");
 	struct nccl_job *job;
@@ -393,11 +393,11 @@ static gantry_result split(ncclComm_t comm, int color, int key, ncclComm_t *into
 
 NCCL_FUNCTION(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *into, ncclConfig_t *config))
 {
-	return nccl_result(comm_group_fail(split(comm, color, key, into, config)));
+	return nccl_result(comm_group_fail(split_comm(comm, color, key, into, config)));
 }
 
-static gantry_result shrink(ncclComm_t comm, const int *exclude, int n, ncclComm_t *into, const ncclConfig_t *config,
-			    int flags)
+static gantry_result shrink_comm(ncclComm_t comm, const int *exclude, int n, ncclComm_t *into,
+				 const ncclConfig_t *config, int flags)
 {
 	struct ncclComm *c = nccl_comm_of(comm, "ncclCommShrink");
 	struct nccl_job *job;
@@ -413,7 +413,7 @@ static gantry_result shrink(ncclComm_t comm, const int *exclude, int n, ncclComm
 	TRY_NOW(job_from(make_shrink, c, true, into, config, &job));
 	job->exclude = malloc((size_t)n * sizeof(*exclude)); /* the caller's may be gone when the job runs */
 	if (!job->exclude) {
-		unmake(job);
+		unmake_comm(job);
 		nccl_leave(c);
 		nccl_job_free(job);
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a communicator");
@@ -427,7 +427,7 @@ static gantry_result shrink(ncclComm_t comm, const int *exclude, int n, ncclComm
 NCCL_FUNCTION(ncclResult_t, CommShrink,
 	      (ncclComm_t comm, int *exclude, int nexclude, ncclComm_t *into, ncclConfig_t *config, int flags))
 {
-	return nccl_result(comm_group_fail(shrink(comm, exclude, nexclude, into, config, flags)));
+	return nccl_result(comm_group_fail(shrink_comm(comm, exclude, nexclude, into, config, flags)));
 }
 
 NCCL_FUNCTION(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id))
@@ -445,8 +445,8 @@ NCCL_FUNCTION(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id)
 	return nccl_result(r);
 }
 
-static gantry_result grow(struct ncclComm *c, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *into,
-			  const ncclConfig_t *config)
+static gantry_result grow_comm(struct ncclComm *c, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *into,
+			       const ncclConfig_t *config)
 {
 	struct gantry_device *device;
 	struct nccl_job *job;
@@ -484,5 +484,5 @@ NCCL_FUNCTION(ncclResult_t, CommGrow,
 {
 	if (comm && !nccl_comm_of(comm, "ncclCommGrow"))
 		return nccl_result(comm_group_fail(GANTRY_ERR_INVALID));
-	return nccl_result(comm_group_fail(grow(comm, nranks, id, rank, into, config)));
+	return nccl_result(comm_group_fail(grow_comm(comm, nranks, id, rank, into, config)));
 }

@@ -247,7 +247,7 @@ static const char *const meaningless[] = {"NCCL_ALLOC_P2P_NET_LL_BUFFERS",
 enum { MEANINGLESS = sizeof(meaningless) / sizeof(*meaningless) };
 
 /* Called with the lock of loading: one buffer is enough. */
-static const char *fallback(size_t param, const char *env)
+static const char *nccl_value(size_t param, const char *env)
 {
 	static char buf[VALUE_TEXT];
 
@@ -268,7 +268,7 @@ enum { PSK_MIN = 32, MODE_NONE = 0, MODE_PSK = 1 };
 static const char *asked_psk; /* atomic; kept by base/secret.h. NULL: not asked for */
 static int begun;	      /* atomic: a communicator was made, or an id */
 
-static const char *asked(const char *env)
+static const char *asked_value(const char *env)
 {
 	const char *psk = load_acquire(&asked_psk);
 
@@ -279,9 +279,9 @@ static const char *asked(const char *env)
 
 static const char *stand_in(size_t param, const char *env)
 {
-	const char *text = asked(env);
+	const char *text = asked_value(env);
 
-	return text ? text : fallback(param, env);
+	return text ? text : nccl_value(param, env);
 }
 
 static void set_fallback(void)

@@ -198,7 +198,7 @@ static gantry_result end_job(struct ncclComm *c, bool destroy)
 	return nccl_group_run(job);
 }
 
-static gantry_result finalize(ncclComm_t comm)
+static gantry_result finalize_comm(ncclComm_t comm)
 {
 	struct ncclComm *c;
 
@@ -215,7 +215,7 @@ static gantry_result finalize(ncclComm_t comm)
 
 NCCL_FUNCTION(ncclResult_t, CommFinalize, (ncclComm_t comm))
 {
-	return nccl_result(comm_group_fail(finalize(comm)));
+	return nccl_result(comm_group_fail(finalize_comm(comm)));
 }
 
 NCCL_FUNCTION(ncclResult_t, CommDestroy, (ncclComm_t comm))
@@ -242,7 +242,7 @@ static bool await_calls(const struct ncclComm *c)
 }
 
 /* An aborted communicator that is in no list. */
-static void reclaim(struct ncclComm *c)
+static void reclaim_comm(struct ncclComm *c)
 {
 	if (!await_calls(c)) {
 		LOG_WARN(COMM, "a thread is still in a call of an aborted communicator: its memory is left to it");
@@ -260,12 +260,12 @@ struct reaping {
 	bool done, left; /* nccl_reap_mu: by the thread; by its caller. The second one frees this */
 };
 
-static void *reap(void *arg)
+static void *reap_main(void *arg)
 {
 	struct reaping *r = arg;
 	bool left;
 
-	reclaim(r->c);
+	reclaim_comm(r->c);
 	nccl_reap_mu_lock(&reap_mu);
 	r->done = true;
 	left = r->left;
@@ -290,7 +290,7 @@ static void reclaim_beside(struct ncclComm *c)
 	if (!r)
 		return; /* better a leak than a hang; below, too */
 	r->c = c;
-	if (gantry_thread_start("gantry-reap", reap, r, &thread) != GANTRY_OK) {
+	if (gantry_thread_start("gantry-reap", reap_main, r, &thread) != GANTRY_OK) {
 		free(r);
 		return;
 	}
@@ -310,7 +310,7 @@ static gantry_result run_reclaim(struct nccl_job *job)
 	if (gantry_traits(job->c->device)->calls_may_wait)
 		reclaim_beside(job->c);
 	else
-		reclaim(job->c);
+		reclaim_comm(job->c);
 	return GANTRY_OK;
 }
 
@@ -428,7 +428,7 @@ NCCL_FUNCTION(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *r
 }
 
 /* Ranks and devices of a communicator are known when it is made. */
-static ncclResult_t tell(ncclComm_t comm, const char *function, int (*ask)(const struct gantry_comm *), int *ret)
+static ncclResult_t tell_number(ncclComm_t comm, const char *function, int (*ask)(const struct gantry_comm *), int *ret)
 {
 	struct ncclComm *c = nccl_comm_of(comm, function);
 
@@ -445,12 +445,12 @@ static ncclResult_t tell(ncclComm_t comm, const char *function, int (*ask)(const
 
 NCCL_FUNCTION(ncclResult_t, CommCount, (const ncclComm_t comm, int *count))
 {
-	return tell(comm, "ncclCommCount", gantry_comm_size, count);
+	return tell_number(comm, "ncclCommCount", gantry_comm_size, count);
 }
 
 NCCL_FUNCTION(ncclResult_t, CommUserRank, (const ncclComm_t comm, int *rank))
 {
-	return tell(comm, "ncclCommUserRank", gantry_comm_rank, rank);
+	return tell_number(comm, "ncclCommUserRank", gantry_comm_rank, rank);
 }
 
 NCCL_FUNCTION(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device))

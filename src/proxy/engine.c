@@ -126,7 +126,7 @@ static void pin_thread(int numa_node)
 			 numa_node);
 }
 
-static void *progress(void *arg)
+static void *run_engine(void *arg)
 {
 	struct gantry_proxy *p = arg;
 
@@ -171,7 +171,7 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 	p->pushed_ticks = gantry_ticks_of_ns(PUSHED_NS);
 	p->driven_ticks = gantry_ticks_of_ns(DRIVEN_NS);
 	gantry_list_init(&p->active);
-	TRY(gantry_thread_start("gantry-proxy", progress, p, &p->thread));
+	TRY(gantry_thread_start("gantry-proxy", run_engine, p, &p->thread));
 	*ret_proxy = p;
 	p = NULL; /* ownership moved */
 out:

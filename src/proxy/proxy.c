@@ -180,7 +180,7 @@ static void count_pending(const struct gantry_proxy_op *first, const struct gant
 	fetch_add_relaxed(&g->pending, n);
 }
 
-static struct gantry_proxy_op *reversed(struct gantry_proxy_op *first, const struct gantry_proxy_op *last)
+static struct gantry_proxy_op *reverse_ops(struct gantry_proxy_op *first, const struct gantry_proxy_op *last)
 {
 	struct gantry_proxy_op *before = NULL;
 
@@ -212,7 +212,7 @@ void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, st
 	if (first->conn) /* before the push, so that it never falls below zero */
 		count_pending(first, last);
 	last->reserved = OP_BATCH_END;
-	reversed(first, last);
+	reverse_ops(first, last);
 	top = load_relaxed(&p->inbox);
 	/* Sequentially consistent, like the thread's look at it: either it sees the push or we see that it sleeps. */
 	do
@@ -287,8 +287,8 @@ static void end_op(struct gantry_proxy *p, struct gantry_proxy_op *op, uint64_t 
 	p->spent_last = op;
 }
 
-/* Release, and after show(): who sees pending fall sees the counters. */
-static void ended(struct gantry_proxy_group *g, uint64_t ops)
+/* Release, and after show_conn(): who sees pending fall sees the counters. */
+static void count_ended(struct gantry_proxy_group *g, uint64_t ops)
 {
 	if (ops)
 		fetch_sub_release(&g->pending, ops);
@@ -299,7 +299,7 @@ static uint64_t sum_of(const struct gantry_proxy_conn *pc)
 	return pc->posted + pc->moved + pc->flushed + pc->done;
 }
 
-static void show(struct gantry_proxy_conn *pc)
+static void show_conn(struct gantry_proxy_conn *pc)
 {
 	pc->sum = sum_of(pc);
 	PUT(pc->shown.posted, pc->posted);
@@ -321,7 +321,7 @@ static uint64_t over_gap(struct gantry_proxy_op *op, uint64_t step, struct gantr
 }
 
 /* Takes what is done off the queue and the counters out of gaps. */
-static void settle(struct gantry_proxy_conn *pc)
+static void settle_conn(struct gantry_proxy_conn *pc)
 {
 	struct gantry_proxy_op *op;
 	uint64_t n = 0;
@@ -347,13 +347,13 @@ static void settle(struct gantry_proxy_conn *pc)
 	pc->flushed = over_gap(pc->first, pc->flushed, &op);
 	pc->moved = over_gap(pc->first, pc->moved, &op);
 	pc->posted = over_gap(pc->first, pc->posted, &pc->current);
-	show(pc);
+	show_conn(pc);
 	if (!pc->first)
 		ready_remove(pc);
-	ended(pc->group, n);
+	count_ended(pc->group, n);
 }
 
-static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
+static void take_op(struct gantry_proxy *p, struct gantry_proxy_op *op)
 {
 	struct gantry_proxy_conn *pc = op->conn;
 	struct gantry_proxy_group *g = pc->group;
@@ -369,7 +369,7 @@ static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
 	op->base = op->nsteps ? (pc->end + chunk - 1) / chunk * chunk : pc->end;
 	if (g->error != GANTRY_OK) {
 		end_op(p, op, GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
-		ended(g, 1);
+		count_ended(g, 1);
 		return;
 	}
 	gantry_event_put(GANTRY_EV_PROXY_OP, pc->id, op->id, GANTRY_EV_BYTES(op->bytes) | (uint64_t)op->proto << 56);
@@ -382,7 +382,7 @@ static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
 		PUT(pc->progress_ns, coarse_ns()); /* a stall is counted from here */
 	}
 	pc->last = op;
-	settle(pc);
+	settle_conn(pc);
 }
 
 /* All operations of a group end here, done or not. */
@@ -400,9 +400,9 @@ static void drop_all(struct gantry_proxy *p, struct gantry_proxy_group *g)
 		}
 		pc->last = pc->current = NULL;
 		gantry_proxy_waits_end(pc);
-		show(pc);
+		show_conn(pc);
 		ready_remove(pc);
-		ended(g, n);
+		count_ended(g, n);
 	}
 }
 
@@ -422,7 +422,7 @@ static void fail_group(struct gantry_proxy *p, struct gantry_proxy_group *g, gan
 }
 
 /* The group's owner waits for this. It may free the group as soon as the mutex is released. */
-static void leave(struct gantry_proxy *p, struct gantry_proxy_group *g)
+static void release_group(struct gantry_proxy *p, struct gantry_proxy_group *g)
 {
 	drop_all(p, g);
 	proxy_mu_lock(&p->mu);
@@ -439,12 +439,12 @@ static int take_arrivals(struct gantry_proxy *p)
 	/* A load first: the exchange would take the line from the appenders on every pass. */
 	if (!load_seq(&p->inbox))
 		return 0;
-	for (op = reversed(exchange_seq(&p->inbox, NULL), NULL); op; op = next) {
+	for (op = reverse_ops(exchange_seq(&p->inbox, NULL), NULL); op; op = next) {
 		next = op->next;
 		if (op->conn)
-			arrive(p, op);
+			take_op(p, op);
 		else
-			leave(p, gantry_container(op, struct gantry_proxy_group, bye));
+			release_group(p, gantry_container(op, struct gantry_proxy_group, bye));
 	}
 	return 1;
 }
@@ -464,7 +464,7 @@ static void count_moved(struct gantry_proxy_conn *pc)
 	}
 	gantry_proxy_waits_end(pc);
 	PUT(pc->progress_ns, coarse_ns());
-	settle(pc);
+	settle_conn(pc);
 }
 
 /* 1: something moved. */

@@ -23,7 +23,7 @@
 #include "device/dev.h"
 #include "proxy/proxy.h"
 
-static struct gantry_slot *slot(struct gantry_slot *slots, uint64_t step)
+static struct gantry_slot *slot_of(struct gantry_slot *slots, uint64_t step)
 {
 	return &slots[step % GANTRY_STEPS];
 }
@@ -35,14 +35,14 @@ static struct gantry_slot *slot(struct gantry_slot *slots, uint64_t step)
  * words' former steps are consumed, or there would have been no room. An offer may already be for the next lap: it
  * stays.
  */
-static void refresh(struct gantry_proxy_conn *pc, uint64_t to)
+static void refresh_slots(struct gantry_proxy_conn *pc, uint64_t to)
 {
 	struct gantry_slot *words = pc->send ? pc->fifo->offers : pc->fifo->slots;
 
 	if (pc->marked + GANTRY_STEPS < to)
 		pc->marked = to - GANTRY_STEPS;
 	for (; pc->marked < to; pc->marked++) {
-		struct gantry_slot *w = slot(words, pc->marked);
+		struct gantry_slot *w = slot_of(words, pc->marked);
 		uint64_t s = pc->marked, meta;
 
 		if ((s & REFRESH) != REFRESH)
@@ -70,7 +70,7 @@ void gantry_proxy_step_event(struct gantry_proxy_conn *pc, int kind, uint64_t st
 int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *ret_mode, uint64_t *ret_size,
 			uint64_t *ret_place)
 {
-	struct gantry_slot *s = slot(pc->fifo->slots, step);
+	struct gantry_slot *s = slot_of(pc->fifo->slots, step);
 	uint64_t meta = dev_load(&s->meta), where = 0;
 	uint32_t mode;
 
@@ -109,7 +109,7 @@ static void ring_kernel(struct gantry_proxy_conn *pc, uint64_t reached)
 
 void gantry_proxy_offer(struct gantry_proxy_conn *pc, uint64_t step, uint64_t offset, uint64_t size)
 {
-	dev_publish(slot(pc->fifo->offers, step), gantry_slot_meta(step, GANTRY_MODE_OFFSET, size),
+	dev_publish(slot_of(pc->fifo->offers, step), gantry_slot_meta(step, GANTRY_MODE_OFFSET, size),
 		    gantry_slot_where(step, offset));
 	dev_notify(pc->kernel_eventcount);
 }
@@ -140,7 +140,7 @@ static void find_slices(struct gantry_proxy_conn *pc, uint64_t step, struct slic
 	s = step - s > GANTRY_STEPS ? step - GANTRY_STEPS : s;
 	while (s < step) {
 		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, s);
-		uint64_t meta = dev_load_relaxed(&slot(pc->fifo->slots, s)->meta);
+		uint64_t meta = dev_load_relaxed(&slot_of(pc->fifo->slots, s)->meta);
 
 		if (op && gantry_slot_is(meta, s)) {
 			ret->at[ret->n].step = s;
@@ -167,7 +167,7 @@ void gantry_proxy_done(struct gantry_proxy_conn *pc, uint64_t step)
 	if (step <= pc->told)
 		return;
 	find_slices(pc, step, &found); /* before the kernel may write them again */
-	refresh(pc, step);
+	refresh_slots(pc, step);
 	gantry_proxy_tell_head(pc, step);
 	ADD(pc->steps, found.steps);
 	ADD(pc->bytes, found.bytes);
@@ -184,7 +184,7 @@ int gantry_proxy_offered(struct gantry_proxy_conn *pc, uint64_t step, uint64_t *
 int gantry_proxy_offered_as(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *ret_mode, uint64_t *ret_size,
 			    uint64_t *ret_place)
 {
-	struct gantry_slot *s = slot(pc->fifo->offers, step);
+	struct gantry_slot *s = slot_of(pc->fifo->offers, step);
 	uint64_t meta = dev_load(&s->meta), where;
 
 	if (!gantry_slot_is(meta, step))
@@ -203,8 +203,8 @@ void gantry_proxy_publish(struct gantry_proxy_conn *pc, uint64_t step, uint32_t 
 	const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, step);
 	uint32_t steps = slice_of(op);
 
-	refresh(pc, step);
-	dev_publish(slot(pc->fifo->slots, step), gantry_slot_meta(step, mode, size), gantry_slot_where(step, place));
+	refresh_slots(pc, step);
+	dev_publish(slot_of(pc->fifo->slots, step), gantry_slot_meta(step, mode, size), gantry_slot_where(step, place));
 	ring_kernel(pc, step + steps);
 	dev_store_relaxed(&pc->fifo->tail, step + steps);
 	ADD(pc->steps, steps);

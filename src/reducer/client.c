@@ -343,7 +343,7 @@ static gantry_result begin_pieces(struct reducer_comm *c)
 	return r == GANTRY_AGAIN ? GANTRY_OK : r;
 }
 
-static gantry_result progress(struct reducer_comm *c)
+static gantry_result progress_comm(struct reducer_comm *c)
 {
 	if (c->error != GANTRY_OK)
 		return fail_comm(c, c->error, -1, "");
@@ -398,7 +398,7 @@ static gantry_result post_request(struct reducer_comm *c, struct reducer_request
 	q->cut = cut_of(c, q->total);
 	q->busy = 1;
 	c->queue[c->seq++ % REDUCER_REQUESTS] = q;
-	r = progress(c);
+	r = progress_comm(c);
 	if (r == GANTRY_OK)
 		*ret_request = q;
 	return r;
@@ -421,7 +421,7 @@ gantry_result reducer_all_reduce(struct reducer_comm *c, const void *send, void 
 	struct reducer_request *q;
 
 	*ret_request = NULL;
-	TRY_NOW(progress(c));
+	TRY_NOW(progress_comm(c));
 	TRY_NOW(check_reduction(type, op, count));
 	q = take_request(c);
 	if (!q)
@@ -492,7 +492,7 @@ gantry_result reducer_all_gather(struct reducer_comm *c, const struct reducer_wi
 				 struct reducer_request **ret_request)
 {
 	*ret_request = NULL;
-	TRY_NOW(progress(c));
+	TRY_NOW(progress_comm(c));
 	TRY_NOW(check_window(c, w, 1));
 	return post_window(c, REDUCER_ALL_GATHER, w, GANTRY_TYPE_UINT8, GANTRY_OP_SUM, ret_request);
 }
@@ -501,7 +501,7 @@ gantry_result reducer_reduce_scatter(struct reducer_comm *c, const struct reduce
 				     struct reducer_request **ret_request)
 {
 	*ret_request = NULL;
-	TRY_NOW(progress(c));
+	TRY_NOW(progress_comm(c));
 	TRY_NOW(check_reduction(type, op, 0));
 	TRY_NOW(check_window(c, w, reducer_type_bytes(type)));
 	return post_window(c, REDUCER_REDUCE_SCATTER, w, type, op, ret_request);
@@ -513,7 +513,7 @@ gantry_result reducer_test(struct reducer_request *q, int *ret_done, size_t *ret
 
 	if (!q->busy)
 		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
-	TRY_NOW(progress(c));
+	TRY_NOW(progress_comm(c));
 	*ret_done = q->issued == q->total && !q->left && q->seq < c->issuing;
 	if (*ret_done) {
 		q->busy = 0;

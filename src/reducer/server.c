@@ -98,7 +98,8 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 
 static struct inet_service service = {.hello = on_hello, .proved = on_proved, .warns = true};
 
-static void tell(const struct reducer_server *s, const struct job *j, enum reducer_event_kind kind, const char *text)
+static void tell_event(const struct reducer_server *s, const struct job *j, enum reducer_event_kind kind,
+		       const char *text)
 {
 	struct reducer_event e = {.kind = kind, .job = j->id, .ranks = j->ranks, .text = text};
 
@@ -173,7 +174,7 @@ static gantry_result create_job(struct reducer_server *s, const struct reducer_a
 	inet_loop_lock();
 	gantry_list_append(&s->jobs, &j->node);
 	inet_loop_unlock();
-	tell(s, j, REDUCER_EVENT_ASKED, "");
+	tell_event(s, j, REDUCER_EVENT_ASKED, "");
 	*ret_job = j;
 	j = NULL;
 out:
@@ -242,7 +243,7 @@ static void refuse_job(struct reducer_server *s, const struct reducer_ask *ask, 
 	LOG_WARN(NET, "job %016llx: rank %u of %u is refused: %s", (unsigned long long)ask->job, ask->rank, ask->ranks,
 		 why);
 	store_relaxed(&s->status.refused, s->status.refused + 1);
-	tell(s, &j, REDUCER_EVENT_REFUSED, why);
+	tell_event(s, &j, REDUCER_EVENT_REFUSED, why);
 }
 
 /* One that has proved itself and was not answered. 0: there is none. The lock is let go in between, for what a job needs
@@ -301,7 +302,7 @@ static uint32_t answer_asks(struct reducer_server *s)
 static void tell_failed(struct reducer_server *s, const struct job *j, const char *why)
 {
 	store_relaxed(&s->status.failed, s->status.failed + 1);
-	tell(s, j, REDUCER_EVENT_FAILED, why);
+	tell_event(s, j, REDUCER_EVENT_FAILED, why);
 }
 
 /* It never worked. */
@@ -321,7 +322,7 @@ static uint32_t find_gone(const struct job *j)
 	return REDUCER_NO_RANK;
 }
 
-static uint32_t gather(struct reducer_server *s, struct job *j)
+static uint32_t gather_job(struct reducer_server *s, struct job *j)
 {
 	gantry_result r = reducer_mesh_step(j->mesh);
 	uint32_t moved = reducer_group_progress(j->group), gone = find_gone(j);
@@ -345,7 +346,7 @@ static uint32_t gather(struct reducer_server *s, struct job *j)
 	j->begun = j->since = gantry_now_ns();
 	j->works = 1;
 	store_relaxed(&s->status.begun, s->status.begun + 1);
-	tell(s, j, REDUCER_EVENT_BEGUN, "");
+	tell_event(s, j, REDUCER_EVENT_BEGUN, "");
 	return 1;
 }
 
@@ -365,7 +366,7 @@ static void watch_job(struct job *j, uint64_t now, uint64_t passed)
 	store_relaxed(&j->waits_rank, rank);
 }
 
-static uint32_t work(struct reducer_server *s, struct job *j, uint64_t now, uint64_t passed)
+static uint32_t work_job(struct reducer_server *s, struct job *j, uint64_t now, uint64_t passed)
 {
 	uint32_t moved = reducer_group_progress(j->group);
 	char text[REDUCER_TEXT];
@@ -381,7 +382,7 @@ static uint32_t work(struct reducer_server *s, struct job *j, uint64_t now, uint
 		return moved;
 	if (!j->failed) {
 		LOG_INFO(NET, "job %016llx of %u ranks has ended", (unsigned long long)j->id, j->ranks);
-		tell(s, j, REDUCER_EVENT_ENDED, "");
+		tell_event(s, j, REDUCER_EVENT_ENDED, "");
 	}
 	destroy_job(s, j);
 	return 1;
@@ -458,7 +459,7 @@ static void put_job(struct gantry_metrics *m, const struct job *j)
 			   waits != REDUCER_WAIT_NONE);
 }
 
-static void collect(struct gantry_metrics *m) REQUIRES(loop_mu)
+static void collect_jobs(struct gantry_metrics *m) REQUIRES(loop_mu)
 {
 	const struct reducer_server_status *t = &serving->status;
 	uint32_t jobs = 0;
@@ -474,7 +475,7 @@ static void collect(struct gantry_metrics *m) REQUIRES(loop_mu)
 	gantry_metrics_put(m, GANTRY_METRIC_REDUCER_REFUSED, 0, load_relaxed(&t->refused));
 }
 
-static struct inet_stats_source source = {.collect = collect};
+static struct inet_stats_source source = {.collect = collect_jobs};
 
 /* ---- the server ---- */
 
@@ -540,7 +541,7 @@ out:
 
 /* Ranks between two operations hear why at their next one: they have PART_NS for that, and to close. Those of a job that gathers
  * may count it as begun already: its connections are taken first. */
-static void part(struct reducer_server *s)
+static void part_jobs(struct reducer_server *s)
 {
 	const struct timespec nap = {.tv_nsec = 1000000};
 	uint64_t now = gantry_now_ns(), until = now + PART_NS;
@@ -548,11 +549,11 @@ static void part(struct reducer_server *s)
 	for (; !gantry_list_empty(&s->jobs) && now < until; now = gantry_now_ns()) {
 		gantry_list_each_entry_safe (j, &s->jobs, struct job, node) {
 			if (!j->works) {
-				gather(s, j);
+				gather_job(s, j);
 				continue;
 			}
 			reducer_group_end(j->group); /* once */
-			work(s, j, now, 0);
+			work_job(s, j, now, 0);
 		}
 		nanosleep(&nap, NULL);
 	}
@@ -564,7 +565,7 @@ void reducer_server_close(struct reducer_server *s)
 {
 	if (!s)
 		return;
-	part(s);
+	part_jobs(s);
 	inet_loop_lock();
 	if (s->port) {
 		inet_asked_stop(INET_ASKED_REDUCER);
@@ -585,7 +586,7 @@ uint32_t reducer_server_step(struct reducer_server *s)
 
 	s->looked = now;
 	gantry_list_each_entry_safe (j, &s->jobs, struct job, node)
-		moved += j->works ? work(s, j, now, passed) : gather(s, j);
+		moved += j->works ? work_job(s, j, now, passed) : gather_job(s, j);
 	look_for_stalls(s, now);
 	return moved;
 }

@@ -127,7 +127,7 @@ static int run_items(struct gantry_stream *s, uint64_t target, int *ret_stop)
  * While a program waits for what it launches, and so does it itself, the worker is not woken for each item: it looks by
  * itself, LAZY_NS after the last time, until it finds something to do, or that nobody has done anything for a while.
  */
-static void idle(struct gantry_stream *s, struct gantry_waiter *w, uint64_t *seen, int *looks)
+static void idle_stream(struct gantry_stream *s, struct gantry_waiter *w, uint64_t *seen, int *looks)
 {
 	uint64_t done = load_seq(&s->done), sleeps = w->sleeps;
 	int lazy = (int)load_seq(&s->lazy);
@@ -151,7 +151,7 @@ static void idle(struct gantry_stream *s, struct gantry_waiter *w, uint64_t *see
 	*looks += w->sleeps != sleeps;
 }
 
-static void *worker(void *arg)
+static void *run_stream(void *arg)
 {
 	struct gantry_stream *s = arg;
 	struct gantry_waiter w;
@@ -164,13 +164,13 @@ static void *worker(void *arg)
 			store_seq(&s->lazy, 0);
 			gantry_waiter_done(&w);
 		} else {
-			idle(s, &w, &seen, &looks);
+			idle_stream(s, &w, &seen, &looks);
 		}
 	}
 	return NULL;
 }
 
-static int stopped(struct gantry_stream *s)
+static int is_held(struct gantry_stream *s)
 {
 	return load_seq(&s->held) && !load_seq(&s->ending);
 }
@@ -189,14 +189,14 @@ static void wait_until(struct gantry_stream *s, uint64_t target)
 			store_seq(&s->lazy, 1);
 			gantry_eventcount_notify(&s->eventcount); /* it may sleep without an end */
 		}
-		if (load_seq(&s->done) >= target || stopped(s))
+		if (load_seq(&s->done) >= target || is_held(s))
 			return;
 	} while (!gantry_waiter_brief(&w));
 	stream_done_mu_lock(&s->done_mu);
 	for (;;) {
 		if (load_seq(&s->wake_at) > target)
 			store_seq(&s->wake_at, target);
-		if (load_seq(&s->done) >= target || stopped(s))
+		if (load_seq(&s->done) >= target || is_held(s))
 			break;
 		mutex_wait(&s->done_cond, &s->done_mu);
 	}
@@ -210,7 +210,7 @@ static gantry_result await_room(struct gantry_stream *s)
 
 	while (r == GANTRY_OK && s->tail - load_seq(&s->done) >= ITEMS) {
 		wait_until(s, s->tail - ITEMS / 2);
-		if (stopped(s))
+		if (is_held(s))
 			r = gantry_host_hold_result(s, gantry_failure_now());
 	}
 	return r;
@@ -230,7 +230,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 	}
 	stream_mu_lock(&s->mu);
 	if (!s->started) {
-		TRY(gantry_thread_start("gantry-stream", worker, s, &s->thread));
+		TRY(gantry_thread_start("gantry-stream", run_stream, s, &s->thread));
 		s->started = 1;
 	}
 	TRY(await_room(s));

@@ -136,7 +136,7 @@ static struct gantry_offer *offer_for(const uint8_t *token, uint64_t user) REQUI
 }
 
 /* Reads a visitor's word: it leaves with the file, or is turned away, or may stay a little. */
-static void hear(struct visitor *v, uint64_t now) REQUIRES(share_mu)
+static void hear_visitor(struct visitor *v, uint64_t now) REQUIRES(share_mu)
 {
 	uint8_t word[WORD];
 	ssize_t n = recv(v->fd, word, sizeof(word), MSG_DONTWAIT | MSG_TRUNC);
@@ -175,7 +175,7 @@ static void let_in(int fd, uint64_t now) REQUIRES(share_mu)
 		drop_visitor(&v, "another user");
 		return;
 	}
-	hear(&v, now);
+	hear_visitor(&v, now);
 	if (!v.here)
 		return;
 	for (int i = 0; i < VISITORS && place->here; i++)
@@ -186,13 +186,13 @@ static void let_in(int fd, uint64_t now) REQUIRES(share_mu)
 	*place = v;
 }
 
-static void serve(void) REQUIRES(share_mu)
+static void serve_visitors(void) REQUIRES(share_mu)
 {
 	uint64_t now = gantry_now_ns();
 
 	for (int i = 0; i < VISITORS; i++)
 		if (visitors[i].here)
-			hear(&visitors[i], now);
+			hear_visitor(&visitors[i], now);
 	for (int i = 0; i < ACCEPTS && listen_fd >= 0; i++) {
 		int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
@@ -227,7 +227,7 @@ gantry_result gantry_share_serve(struct gantry_offer *o)
 
 	share_mu_lock(&share_mu_one);
 	if (!o->given)
-		serve();
+		serve_visitors();
 	given = o->given;
 	share_mu_unlock(&share_mu_one);
 	return given ? GANTRY_OK : GANTRY_AGAIN;

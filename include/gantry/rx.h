@@ -138,7 +138,7 @@ GANTRY_API gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *add
  * peer. */
 GANTRY_API void gantry_rx_conn_close(struct gantry_rx_conn *conn);
 
-/* How bytes come to device memory, and why: "unpack (emulated NIC): asked for by GANTRY_RX_PATH", "host: eth0 has no
+/* How bytes come to device memory, and why: "unpack (emulated NIC): requested by GANTRY_RX_PATH", "host: eth0 has no
  * header split (driver virtio_net)". Borrowed, lives as long as the connection. */
 GANTRY_API const char *gantry_rx_conn_path(const struct gantry_rx_conn *conn);
 /* "127.0.0.1:4000 epoch 3f2a...": borrowed. */

@@ -15,10 +15,10 @@ static gantry_result check_size(const void *theirs, const char *name, size_t *re
 	size_t size = 0;
 
 	if (!theirs)
-		FAIL_NOW(GANTRY_ERR_INVALID, "no struct %s was given", name);
+		FAIL_NOW(GANTRY_ERR_INVALID, "struct %s is NULL", name);
 	memcpy(&size, theirs, sizeof(size));
 	if (size < sizeof(size) || size > STRUCT_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "struct %s: struct_size is %zu; it must be sizeof(struct %s)", name, size,
+		FAIL_NOW(GANTRY_ERR_INVALID, "struct %s: struct_size is %zu; set it to sizeof(struct %s)", name, size,
 			 name);
 	*ret_size = size;
 	return GANTRY_OK;
@@ -33,8 +33,8 @@ gantry_result gantry_struct_take(void *own, size_t own_size, const void *theirs,
 	for (size_t i = own_size; i < size; i++)
 		if (bytes[i])
 			FAIL_NOW(GANTRY_ERR_INVALID,
-				 "struct %s has %zu bytes, and a member is set that this library (%s, %zu bytes) does "
-				 "not know: the program was built with newer headers",
+				 "struct %s has %zu bytes and sets a member that this library (%s, %zu bytes) does not "
+				 "support: the program was built with newer headers",
 				 name, size, gantry_build, own_size);
 	memset(own, 0, own_size);
 	memcpy(own, theirs, size < own_size ? size : own_size);
@@ -57,8 +57,8 @@ gantry_result gantry_deadline(int64_t timeout_ns, uint64_t parameter, uint64_t *
 {
 	if (timeout_ns < 0 && timeout_ns != GANTRY_WAIT_FOREVER && timeout_ns != GANTRY_WAIT_DEFAULT)
 		FAIL_NOW(GANTRY_ERR_INVALID,
-			 "a timeout of %lld ns: it is not negative, GANTRY_WAIT_FOREVER (%d) or GANTRY_WAIT_DEFAULT "
-			 "(%d)",
+			 "timeout of %lld ns is invalid: expected 0 or more, GANTRY_WAIT_FOREVER (%d) or "
+			 "GANTRY_WAIT_DEFAULT (%d)",
 			 (long long)timeout_ns, GANTRY_WAIT_FOREVER, GANTRY_WAIT_DEFAULT);
 	if (timeout_ns == GANTRY_WAIT_FOREVER)
 		*ret_deadline = UINT64_MAX;

@@ -78,19 +78,19 @@ int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ct
 	int fd, why;
 
 	if ((size_t)snprintf(aside, sizeof(aside), "%s.%d.tmp", path, (int)getpid()) >= sizeof(aside)) {
-		LOG_WARN(BASE, "%s is not written: the name is too long: %.64s...", meant, path);
+		LOG_WARN(BASE, "cannot write %s: the name is too long: %.64s...", meant, path);
 		return 0;
 	}
 	fd = in_place ? open_in_place(path) : open_aside(aside);
 	if (fd < 0) {
-		LOG_WARN(BASE, "%s is not written: %s: %s", meant, in_place ? path : aside, strerror(errno));
+		LOG_WARN(BASE, "cannot write %s: %s: %s", meant, in_place ? path : aside, strerror(errno));
 		return 0;
 	}
 	why = fill_file(fd, fill, ctx);
 	if (!why && !in_place && rename(aside, path))
 		why = errno;
 	if (why)
-		LOG_WARN(BASE, "%s is not written: %s: %s", meant, path, why > 0 ? strerror(why) : "a write failed");
+		LOG_WARN(BASE, "cannot write %s: %s: %s", meant, path, why > 0 ? strerror(why) : "a write failed");
 	if (why && !in_place)
 		unlink(aside);
 	return !why;

@@ -34,7 +34,7 @@ gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *ms
 
 	pthread_once(&once, keep_until_the_end);
 	if (key_len > INT_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "a key of %zu bytes is too long", key_len);
+		FAIL_NOW(GANTRY_ERR_INVALID, "key is too long (%zu bytes)", key_len);
 	/* A NULL key means "the last one" to OpenSSL; an empty key is a key too. */
 	if (!HMAC(EVP_sha256(), key_len ? key : "", (int)key_len, msg, msg_len, mac, &mac_len) ||
 	    mac_len != GANTRY_MAC_SIZE)
@@ -49,7 +49,7 @@ gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *ms
 				 uint8_t ret_mac[GANTRY_MAC_SIZE])
 {
 	(void)key, (void)key_len, (void)msg, (void)msg_len, (void)ret_mac;
-	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "authentication needs a build with OpenSSL, this one has none");
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "authentication needs OpenSSL, but this build was made without it");
 }
 
 #endif

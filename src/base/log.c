@@ -298,7 +298,7 @@ void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, con
 	log_mu_unlock(&configure_mu);
 	if (err)
 		LOG_WARN(BASE, "cannot open the log file %s, logging to stderr: %s", path,
-			 err == ELOOP ? "it is a symbolic link, which is not followed" : strerror(err));
+			 err == ELOOP ? "it is a symbolic link (not followed)" : strerror(err));
 	errno = saved;
 }
 
@@ -320,7 +320,7 @@ const char *gantry_left_out_text(uint32_t suppressed, char buf[GANTRY_LEFT_OUT_T
 {
 	buf[0] = 0;
 	if (suppressed)
-		snprintf(buf, GANTRY_LEFT_OUT_TEXT, " (%u such line%s left out)", suppressed,
+		snprintf(buf, GANTRY_LEFT_OUT_TEXT, " (%u similar line%s suppressed)", suppressed,
 			 suppressed == 1 ? "" : "s");
 	return buf;
 }

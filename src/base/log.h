@@ -123,7 +123,7 @@ struct gantry_ratelimit {
 };
 /* True when the line may be written; *ret_suppressed says how many were not since the last one. */
 int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed);
-/* " (2 such lines left out)", or "": the end of such a line. Returns buf. */
+/* " (2 similar lines suppressed)", or "": the end of such a line. Returns buf. */
 enum { GANTRY_LEFT_OUT_TEXT = 48 };
 const char *gantry_left_out_text(uint32_t suppressed, char buf[GANTRY_LEFT_OUT_TEXT]);
 #define LEFT_OUT(suppressed) gantry_left_out_text((suppressed), (char[GANTRY_LEFT_OUT_TEXT]){0})

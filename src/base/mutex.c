@@ -13,7 +13,7 @@
 /* stderr and not the log: what is broken may be the log itself, or hold its mutex. */
 void gantry_assert_failed(const char *what, const char *function, const char *file, int line)
 {
-	fprintf(stderr, "gantry: %s:%d: %s: this should hold and does not: %s\n", file, line, function, what);
+	fprintf(stderr, "gantry: %s:%d: %s: assertion failed: %s\n", file, line, function, what);
 	abort();
 }
 

@@ -57,7 +57,7 @@ gantry_result gantry_openssl_load(void)
 
 gantry_result gantry_openssl_load(void)
 {
-	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "GANTRY_ENCRYPT needs a build with OpenSSL, this one has none");
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "GANTRY_ENCRYPT needs OpenSSL, but this build was made without it");
 }
 
 #endif

@@ -356,7 +356,7 @@ static void warn_unknown(void)
 				nearest = param_descs[i].env;
 		}
 		if (!known && !is_ours_to_ignore(name))
-			LOG_WARN(BASE, "%s is set but unknown; the nearest known name is %s", name, nearest);
+			LOG_WARN(BASE, "unknown variable %s is set; did you mean %s?", name, nearest);
 	}
 }
 
@@ -423,7 +423,7 @@ const char *gantry_param_refusal(size_t i, const char *text, char *buf, size_t l
 	char range[VALUE_TEXT];
 
 	range_text(d, range, sizeof(range));
-	snprintf(buf, len, "%s=%.200s is not allowed; it takes: %s%s%s", d->env, text, is_text ? "" : kinds[d->kind][0],
+	snprintf(buf, len, "%s=%.200s is invalid: expected %s%s%s", d->env, text, is_text ? "" : kinds[d->kind][0],
 		 is_text ? "" : ", ", range);
 	return buf;
 }
@@ -443,9 +443,9 @@ int gantry_param_allows(size_t i, const char *text)
 
 /* What both pages say first. */
 static const char intro[] =
-	"Gantry is set up by environment variables, read once. An empty variable counts as not set. A value\n"
-	"that is not allowed is an error; an unknown `GANTRY_` variable is a warning that names the nearest\n"
-	"known one. `gantry doctor --params` lists what is in force and where it comes from.\n";
+	"Gantry is configured by environment variables, which it reads once. An empty variable counts as not\nset. An "
+	"invalid value is an error; an unknown `GANTRY_` variable causes a warning that suggests the\nnearest known "
+	"name. `gantry doctor --params` lists the values in effect and their origin.\n";
 
 /* "int, default `0`, allowed `0 .. 16`" */
 static void describe_values(const struct gantry_param_info *info, char *ret_text, size_t len)

@@ -61,7 +61,7 @@ size_t gantry_param_count(void);
 void gantry_param_describe(size_t i, struct gantry_param_info *ret_info);
 /* Could the i-th parameter have this value? "" counts as not set. */
 int gantry_param_allows(size_t i, const char *text);
-/* "GANTRY_LANES=99 is not allowed; it takes: int, 0 .. 16". Returns buf. */
+/* "GANTRY_LANES=99 is invalid: expected int, 0 .. 16". Returns buf. */
 const char *gantry_param_refusal(size_t i, const char *text, char *buf, size_t len);
 /* The pages docs/params.md and man/gantry-params.7. */
 void gantry_params_write_markdown(FILE *f);

@@ -19,7 +19,7 @@ gantry_result gantry_pool_init(struct gantry_pool *p, size_t object_size, size_t
 	struct gantry_pool pool = {0};
 
 	if (!object_size || !count)
-		FAIL(GANTRY_ERR_INVALID, "a pool of %zu objects of %zu bytes", count, object_size);
+		FAIL(GANTRY_ERR_INVALID, "invalid pool: %zu objects of %zu bytes", count, object_size);
 	if (object_size > SIZE_MAX - CACHE_LINE)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for objects of %zu bytes", object_size);
 	pool.object_size = (object_size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
@@ -70,8 +70,8 @@ void gantry_pool_put(struct gantry_pool *p, void *object)
 {
 	/* A bug of the caller must not become a write past the stack or an object owned twice by strangers. */
 	if (!owns(p, object) || p->nfree == p->count) {
-		LOG_ERROR(BASE, "%p was returned to a pool that %s", object,
-			  p->nfree == p->count ? "has all its objects" : "does not own it");
+		LOG_ERROR(BASE, "%p was returned to the wrong pool: it %s", object,
+			  p->nfree == p->count ? "has all its objects already" : "does not own it");
 		return;
 	}
 	p->free[p->nfree++] = object;

@@ -173,15 +173,14 @@ uint32_t gantry_seal_length(const struct gantry_seal *s, const uint8_t header[GA
 
 	if (get16(header + AT_MAGIC) != MAGIC || header[AT_DIRECTION] > 1 || header[3] || !length ||
 	    length > GANTRY_SEAL_MAX)
-		snprintf(why, GANTRY_SEAL_WHY, "what comes instead of record %llu is not sealed",
-			 (unsigned long long)s->number);
+		snprintf(why, GANTRY_SEAL_WHY, "record %llu is not encrypted", (unsigned long long)s->number);
 	else if (header[AT_DIRECTION] != s->direction)
-		snprintf(why, GANTRY_SEAL_WHY, "record %llu is one of this side's own, reflected",
+		snprintf(why, GANTRY_SEAL_WHY, "record %llu is one of our own, reflected back",
 			 (unsigned long long)number);
 	else if (number != s->number)
-		snprintf(why, GANTRY_SEAL_WHY, "record %llu where %llu is due: %s", (unsigned long long)number,
+		snprintf(why, GANTRY_SEAL_WHY, "received record %llu, expected %llu: %s", (unsigned long long)number,
 			 (unsigned long long)s->number,
-			 number < s->number ? "replayed" : "some were left out or reordered");
+			 number < s->number ? "replayed" : "records were dropped or reordered");
 	else
 		return length;
 	return 0;

@@ -96,19 +96,20 @@ static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is not a regular file", path);
 	if (st.st_uid != geteuid() && st.st_uid != 0)
 		FAIL_NOW(GANTRY_ERR_CONFIG,
-			 "GANTRY_SECRET_FILE %s belongs to user %u: it must be this user's (%u) or root's", path,
+			 "GANTRY_SECRET_FILE %s is owned by user %u: it must be owned by this user (%u) or root", path,
 			 (unsigned)st.st_uid, (unsigned)geteuid());
 	if (st.st_mode & (S_IWGRP | S_IWOTH))
 		FAIL_NOW(GANTRY_ERR_CONFIG,
-			 "GANTRY_SECRET_FILE %s can be written by other users (mode %04o): chmod 600 it", path,
+			 "GANTRY_SECRET_FILE %s is writable by other users (mode %04o): chmod 600 it", path,
 			 (unsigned)(st.st_mode & 07777));
 	if (st.st_mode & S_IROTH && gantry_params()->encrypt != PARAM_ENCRYPT_OFF)
 		FAIL_NOW(GANTRY_ERR_CONFIG,
-			 "GANTRY_SECRET_FILE %s can be read by all users (mode %04o), who could decrypt: chmod 600 it",
+			 "GANTRY_SECRET_FILE %s is readable by all users (mode %04o), so any of them could decrypt: "
+			 "chmod 600 it",
 			 path, (unsigned)(st.st_mode & 07777));
 	if (st.st_mode & S_IROTH && !warned) {
 		warned = true;
-		LOG_WARN(BASE, "GANTRY_SECRET_FILE %s can be read by all users (mode %04o): chmod 600 it", path,
+		LOG_WARN(BASE, "GANTRY_SECRET_FILE %s is readable by all users (mode %04o): chmod 600 it", path,
 			 (unsigned)(st.st_mode & 07777));
 	}
 	return GANTRY_OK;
@@ -127,7 +128,7 @@ static gantry_result read_line(int fd, const char *path, char *text)
 	}
 	for (len = 0; len < got && text[len] != '\n' && text[len] != '\r'; len++)
 		if (!text[len])
-			FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: its first line has a NUL byte", path);
+			FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: its first line contains a NUL byte", path);
 	if (!len)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty, or its first line is", path);
 	if (len > GANTRY_SECRET_MAX)
@@ -173,7 +174,7 @@ gantry_result gantry_secret(const char **ret_secret)
 	if (loaded_for != p) {
 		if ((*p->secret || *p->secret_file) && !GANTRY_HAVE_OPENSSL)
 			FAIL(GANTRY_ERR_CONFIG,
-			     "GANTRY_SECRET is set, but this build has no OpenSSL to authenticate with");
+			     "GANTRY_SECRET is set, but this build has no OpenSSL, which authentication needs");
 		if (*p->secret)
 			secret = p->secret; /* kept by the parameters */
 		else if (*p->secret_file)

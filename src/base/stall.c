@@ -112,9 +112,9 @@ void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, 
 		w = waits[i].wait_ns > w->wait_ns ? &waits[i] : w;
 	gethostname(host, sizeof(host) - 1);
 	snprintf(path, sizeof(path), "%s/stall-%s-%d.jsonl", gantry_params()->stall_dir, host, (int)getpid());
-	written = gantry_file_write(path, "the report of who waits for whom", put_report, &r);
+	written = gantry_file_write(path, "the stall report", put_report, &r);
 	if (!n) {
-		LOG_WARN(BASE, "%s was asked, and waits for nothing%s%s", user, written ? "; report in " : "",
+		LOG_WARN(BASE, "%s: report requested; nothing is waiting%s%s", user, written ? "; report in " : "",
 			 written ? path : "");
 		return;
 	}
@@ -123,8 +123,9 @@ void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, 
 	LOG_WARN(BASE,
 		 "%s %s for %.1f s: %u %s%s %s %s wait%s for the %s, the oldest of tag %llu, %llu "
 		 "bytes%s%s%s",
-		 user, asked ? "was asked, and has not moved" : "has not moved", (double)w->wait_ns / 1e9, w->requests,
-		 w->send ? "send" : "receive", w->requests == 1 ? "" : "s", w->send ? "to" : "from", w->peer,
-		 w->requests == 1 ? "s" : "", w->waits_for, (unsigned long long)w->tag, (unsigned long long)w->bytes,
-		 more, written ? "; report in " : "", written ? path : "");
+		 user, asked ? "(report requested) has made no progress" : "has made no progress",
+		 (double)w->wait_ns / 1e9, w->requests, w->send ? "send" : "receive", w->requests == 1 ? "" : "s",
+		 w->send ? "to" : "from", w->peer, w->requests == 1 ? "s" : "", w->waits_for,
+		 (unsigned long long)w->tag, (unsigned long long)w->bytes, more, written ? "; report in " : "",
+		 written ? path : "");
 }

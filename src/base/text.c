@@ -486,11 +486,11 @@ const char *gantry_nofile_advice(char buf[GANTRY_ADVICE_TEXT])
 	most = l.rlim_max;
 	if (l.rlim_cur >= l.rlim_max)
 		snprintf(buf, GANTRY_ADVICE_TEXT,
-			 "`ulimit -n` is at its hard limit, %llu: raise that, by nofile in /etc/security/limits.conf "
-			 "or LimitNOFILE= of a systemd service",
+			 "`ulimit -n` is at its hard limit, %llu: raise the hard limit with nofile in "
+			 "/etc/security/limits.conf or LimitNOFILE= in the systemd service",
 			 most);
 	else
-		snprintf(buf, GANTRY_ADVICE_TEXT, "raise it by `ulimit -n %llu`",
+		snprintf(buf, GANTRY_ADVICE_TEXT, "raise it with `ulimit -n %llu`",
 			 most > PLENTY && l.rlim_cur < PLENTY ? (unsigned long long)PLENTY : most);
 	return buf;
 }

@@ -65,7 +65,7 @@ int gantry_check_subsys(const char *text);
 /* Advice that can be followed: it depends on what the hard limit allows. */
 enum { GANTRY_ADVICE_TEXT = 192 };
 
-/* How to have more open files than now: "raise it by `ulimit -n 65536`", or where the hard limit is set. Returns buf.
+/* How to have more open files than now: "raise it with `ulimit -n 65536`", or where the hard limit is set. Returns buf.
  */
 const char *gantry_nofile_advice(char buf[GANTRY_ADVICE_TEXT]);
 

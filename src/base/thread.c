@@ -71,7 +71,7 @@ gantry_result gantry_thread_start(const char *name, void *(*run)(void *), void *
 	rc = pthread_create(ret_thread, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc)
-		FAIL_NOW(GANTRY_ERR_LIMIT, "cannot start the thread %s: %s", name, strerror(rc));
+		FAIL_NOW(GANTRY_ERR_LIMIT, "cannot start thread %s: %s", name, strerror(rc));
 	pthread_setname_np(*ret_thread, name);
 	return GANTRY_OK;
 }

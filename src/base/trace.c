@@ -259,8 +259,10 @@ void gantry_trace_write(const struct gantry_trace_who *who)
 		pattern = in_folder;
 	}
 	if (who->nranks != 1 && !strstr(pattern, "%r") && !strstr(pattern, "%p"))
-		LOG_WARN(BASE, "GANTRY_TRACE=%s is one file for all ranks, and the last one's stays: put %%r into it",
-			 pattern);
+		LOG_WARN(
+			BASE,
+			"GANTRY_TRACE=%s names one file for all ranks, so each rank overwrites it: add %%r to the name",
+			pattern);
 	gantry_trace_begin();
 	w.events = malloc(EVENTS * sizeof(*w.events));
 	if (!w.events) {

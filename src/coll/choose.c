@@ -311,7 +311,7 @@ gantry_result coll_choose(struct coll_model *m, const struct coll_ask *ask, stru
 			}
 		}
 	if (least == UINT64_MAX)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "no protocol that all connections have: %s among %d ranks",
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "no protocol is supported by all connections: %s among %d ranks",
 			 coll_kind_name(ask->kind), m->topo->nranks);
 	last->bytes = ask->bytes;
 	last->refused = ask->refused;
@@ -330,8 +330,8 @@ static const char *why_not_network(const struct coll_model *m, const struct coll
 	if (m->no_network)
 		return m->no_network;
 	if (ask->refused)
-		return "the network does not take the type";
-	return ask->kind == COLL_ALL_REDUCE ? "not asked for (GANTRY_COLLNET)" : "reducers are for all_reduce";
+		return "the network does not support the type";
+	return ask->kind == COLL_ALL_REDUCE ? "not enabled (GANTRY_COLLNET)" : "reducers do all_reduce only";
 }
 
 gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FILE *f)

@@ -73,12 +73,11 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 	}
 	why->text[sizeof(why->text) - 1] = 0;
 	if (why->rank == why->teller)
-		snprintf(found, sizeof(found), "rank %d has left because of an error of its own: %s", why->rank,
-			 why->text);
+		snprintf(found, sizeof(found), "rank %d failed and left: %s", why->rank, why->text);
 	else if (why->rank < 0)
-		snprintf(found, sizeof(found), "rank %d has left because of an error: %s", why->teller, why->text);
+		snprintf(found, sizeof(found), "rank %d left because of an error: %s", why->teller, why->text);
 	else
-		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", why->teller, why->rank,
+		snprintf(found, sizeof(found), "rank %d left because rank %d failed: %s", why->teller, why->rank,
 			 why->text);
 	comm_fail(comm, (gantry_result)why->result, why->rank, found);
 }

@@ -145,11 +145,11 @@ gantry_result comm_check(struct gantry_comm *comm)
 	if (!device)
 		return GANTRY_OK;
 	comm_fail(comm, (gantry_result)device, -1,
-		  device == GANTRY_ERR_SIZE	  ? "a kernel found that a send is larger than its receive"
-		  : device == GANTRY_ERR_PROTOCOL ? "a kernel received a step, or a list of fragments (UNPACK), that "
-						    "cannot be"
-		  : device == GANTRY_ERR_USAGE	  ? "a put went to a window that its owner has deregistered"
-						  : "a kernel ended early");
+		  device == GANTRY_ERR_SIZE ? "a kernel found that a send is larger than its receive"
+		  : device == GANTRY_ERR_PROTOCOL
+			  ? "a kernel received an invalid step or an invalid list of fragments (UNPACK)"
+		  : device == GANTRY_ERR_USAGE ? "a put targeted a window that its owner has deregistered"
+					       : "a kernel ended early");
 	return recall_error(comm);
 }
 
@@ -266,7 +266,7 @@ static gantry_result find_difference(const struct gantry_comm *comm, const struc
 	TRY(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
 	for (int i = 0; i < comm->nranks; i++)
 		TRY(compare_settings(comm, mine, &all[i], i, names));
-	FAIL(GANTRY_ERR_INTERNAL, "settings differ, and none of them does");
+	FAIL(GANTRY_ERR_INTERNAL, "the settings checksum differs between ranks, but no single setting does");
 out:
 	free(all);
 	return r;
@@ -346,7 +346,7 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 		comm->life.addrs[i] = all[i].addr;
 		/* First: another version may have other parameters. */
 		if (strcmp(mine->info.version, all[i].info.version))
-			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", i,
+			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, but rank %d runs %s", i,
 				 all[i].info.host_name, all[i].info.version, comm->rank, mine->info.version);
 		*ret_differ |= all[i].settings != all[0].settings;
 	}
@@ -429,10 +429,10 @@ gantry_result comm_take_config(const struct gantry_comm_config *config, struct g
 	TRY_NOW(gantry_params_load(0));
 	TRY_NOW(STRUCT_TAKE(ret_own, config, gantry_comm_config));
 	if (ret_own->channels < 0 || ret_own->channels > COMM_CHANNELS_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_config: %d channels, at most %d", ret_own->channels,
-			 COMM_CHANNELS_MAX);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_config: %d channels is too many (at most %d)",
+			 ret_own->channels, COMM_CHANNELS_MAX);
 	if (ret_own->nids < 0 || (ret_own->nids && !ret_own->ids))
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_config: %d ids at %p", ret_own->nids,
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_config: invalid ids array (%d ids at %p)", ret_own->nids,
 			 (const void *)ret_own->ids);
 	if (!ret_own->transport)
 		ret_own->transport = gantry_params()->transport;
@@ -457,7 +457,7 @@ void comm_free(struct gantry_comm *comm)
 	comm_graphs_end(comm);
 	/* A kernel that has not run yet, behind one of the program's own: better a leak than a crash. */
 	if (comm_works_busy(comm)) {
-		LOG_WARN(COMM, "rank %d: a kernel has not ended, the memory of its communicator is left to it",
+		LOG_WARN(COMM, "rank %d: a kernel is still running, so the memory of its communicator is not freed",
 			 comm->rank);
 		gantry_proxy_put(comm->proxy);
 		return;
@@ -575,12 +575,12 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	struct gantry_comm *comm;
 
 	if (!ret_comm)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: nowhere to put the communicator");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: ret_comm is NULL");
 	TRY_NOW(comm_take_config(config, &own));
 	if (!own.device)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: no device");
 	if (own.nranks < 1 || own.nranks > 65536 || own.rank < 0 || own.rank >= own.nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", own.rank, own.nranks);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: invalid rank %d of %d", own.rank, own.nranks);
 	gantry_log_set_rank(own.rank);
 	TRY_NOW(comm_make(&own, &comm));
 	comm->life.unique = own.nids ? own.ids[0] : own.id;
@@ -604,7 +604,8 @@ gantry_result comm_drain(struct gantry_comm *comm)
 			last = gantry_now_ns();
 		} else if (limit && gantry_now_ns() - last > limit) {
 			comm_fail(comm, GANTRY_ERR_TIMEOUT, -1,
-				  "transfers did not move for GANTRY_CALL_TIMEOUT while the communicator was ending");
+				  "transfers made no progress for GANTRY_CALL_TIMEOUT while the communicator was "
+				  "shutting down");
 		}
 		gantry_waiter_idle(&wait, UINT64_MAX);
 	}

@@ -162,7 +162,7 @@ bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op)
 	if (!c->topo.network || c->takes & GANTRY_COLLNET_BIT(type, gantry_collnet_reduction_of(op)))
 		return true;
 	if (!c->told && comm->rank == 0)
-		LOG_WARN(COMM, "collnet: the network does not take reduction %u of %s, other algorithms do", op,
+		LOG_WARN(COMM, "collnet: the network does not support reduction %u of %s; using another algorithm", op,
 			 types[type]);
 	c->told = 1;
 	return false;
@@ -195,7 +195,7 @@ gantry_result comm_collnet_init(struct gantry_comm *comm)
 	}
 	comm_peer_free(comm, comm->rank);
 	if (comm->rank == 0)
-		LOG_WARN(COMM, "collnet is not used, other algorithms are: %s", comm->coll.no_network);
+		LOG_WARN(COMM, "collnet is unavailable, using other algorithms: %s", comm->coll.no_network);
 out:
 	free(leaders);
 	free(all);

@@ -166,7 +166,7 @@ static gantry_result not_in_progress(const struct gantry_comm *comm, const char 
 	if (inet_forked(comm->life.forks))
 		return inet_refuse_forked(what);
 	if (load_acquire(&comm->life.starting) || load_acquire(&comm->life.running))
-		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator is not ready: gantry_comm_error says GANTRY_AGAIN",
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator is not ready (gantry_comm_error returns GANTRY_AGAIN)",
 			 what);
 	if (comm->life.finalized)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator is finalized", what);
@@ -191,7 +191,7 @@ static gantry_result may_bear(struct gantry_comm *comm, const char *what, int ab
 
 	TRY_NOW(not_in_progress(comm, what));
 	if (!comm->life.made)
-		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator could not be made itself", what);
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the parent communicator failed to initialise", what);
 	if (abort || load_acquire(&comm->life.revoked))
 		return GANTRY_OK;
 	r = comm_ready(comm, what);
@@ -220,8 +220,8 @@ static gantry_result blind_stop(struct gantry_comm *comm)
 	if (now - comm->life.blind_since <= limit + limit / 4)
 		return GANTRY_OK;
 	FAIL_NOW(GANTRY_ERR_TIMEOUT,
-		 "not all ranks of the new communicator came within %.1f s (GANTRY_CONNECT_TIMEOUT), and the "
-		 "control plane of %s is gone: nothing tells whether they are alive",
+		 "not all ranks of the new communicator joined within %.1f s (GANTRY_CONNECT_TIMEOUT); the control "
+		 "plane of %s is gone, so it is unknown whether they are alive",
 		 (double)limit / 1e9, COMM_TEXT_OF(comm->life.parent));
 }
 
@@ -248,7 +248,7 @@ gantry_result comm_stopped(void *ctx)
 			continue;
 		snprintf(text, sizeof(text), "%s", gantry_last_error());
 		comm->life.blamed = i;
-		FAIL_NOW(r, "a communicator of %s is made from %s, which has lost one of them: %s",
+		FAIL_NOW(r, "cannot create a communicator of %s from %s: one of these ranks was lost: %s",
 			 COUNT_TEXT(comm->life.nmembers, "rank"), COMM_TEXT_OF(parent), text);
 	}
 	return parent ? blind_stop(comm) : GANTRY_OK;
@@ -326,8 +326,8 @@ static gantry_result explain_failure(const struct job *job, int leader, gantry_r
 	if (job->child->life.blamed >= 0) /* comm_stopped has said it all */
 		return r;
 	snprintf(text, sizeof(text), "%s", gantry_last_error());
-	FAIL_NOW(r, "%s (the new communicator has ranks %s of %s, in this order, and meets at %d)", text, list,
-		 COMM_TEXT_OF(job->parent), job->members[leader]);
+	FAIL_NOW(r, "%s (the new communicator consists of ranks %s of %s, in this order; its root is rank %d)", text,
+		 list, COMM_TEXT_OF(job->parent), job->members[leader]);
 }
 
 /* The members of the new communicator are known: it meets. */
@@ -353,7 +353,7 @@ static gantry_result meet_members(struct job *job, const char *kind, uint64_t nu
 	}
 	if (leader < 0)
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-			 "no rank of the new communicator can be reached: none could listen when %s was made",
+			 "no rank of the new communicator is reachable: none could listen when %s was created",
 			 COMM_TEXT_OF(parent));
 	snprintf(label.kind, sizeof(label.kind), "%s", kind);
 	TRY_NOW(gantry_ctl_derive_id(parent->ctl, &parent->life.addrs[job->members[leader]], &label, sizeof(label),
@@ -460,7 +460,7 @@ gantry_result gantry_comm_split(struct gantry_comm *comm, int color, int key, co
 	int nonblocking;
 
 	if (!comm || !ret_comm)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_split: no communicator, or nowhere to put the new one");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_split: comm or ret_comm is NULL");
 	TRY_NOW(may_bear(comm, "gantry_comm_split", 0));
 	TRY_NOW(child_make(comm, config, &nonblocking, color >= 0 ? &child : NULL));
 	TRY_NOW(job_make(comm, child, run_split, &job));
@@ -525,10 +525,11 @@ static gantry_result list_remaining(struct job *job, const int *exclude, int nex
 
 	for (int i = 0; i < nexclude; i++) {
 		if (exclude[i] < 0 || exclude[i] >= comm->nranks)
-			FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_shrink: rank %d of %s", exclude[i],
+			FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_shrink: there is no rank %d in %s", exclude[i],
 				 COUNT_TEXT(comm->nranks, "rank"));
 		if (exclude[i] == comm->rank)
-			FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_shrink: rank %d excludes itself: it does not call",
+			FAIL_NOW(GANTRY_ERR_INVALID,
+				 "gantry_comm_shrink: rank %d is in its own exclude list; excluded ranks must not call",
 				 comm->rank);
 	}
 	for (int i = 0; i < comm->nranks; i++) {
@@ -554,8 +555,7 @@ gantry_result gantry_comm_shrink(struct gantry_comm *comm, const int *exclude, i
 
 	if (!comm || !ret_comm || nexclude < 1 || !exclude)
 		FAIL_NOW(GANTRY_ERR_INVALID,
-			 "gantry_comm_shrink: no communicator, nobody to exclude, or nowhere to put "
-			 "the new one");
+			 "gantry_comm_shrink: comm, exclude or ret_comm is NULL, or the exclude list is empty");
 	TRY_NOW(may_bear(comm, "gantry_comm_shrink", abort));
 	TRY_NOW(job_make(comm, NULL, run_shrink, &job));
 	TRY(list_remaining(job, exclude, nexclude));
@@ -578,7 +578,7 @@ out:
 gantry_result gantry_comm_grow_id(struct gantry_comm *comm, struct gantry_unique_id *ret_id)
 {
 	if (!comm || !ret_id)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow_id: no communicator, or nowhere to put the id");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow_id: comm or ret_id is NULL");
 	TRY_NOW(comm_ready(comm, "gantry_comm_grow_id"));
 	return gantry_ctl_create_id(ret_id);
 }
@@ -602,7 +602,7 @@ static gantry_result find_id(const struct job *job, const struct grow_part *part
 		found = i;
 	}
 	if (found < 0)
-		FAIL_NOW(GANTRY_ERR_USAGE, "gantry_comm_grow: no rank has an id of gantry_comm_grow_id");
+		FAIL_NOW(GANTRY_ERR_USAGE, "gantry_comm_grow: no rank passed an id from gantry_comm_grow_id");
 	*ret_id = parts[found].id;
 	return GANTRY_OK;
 }
@@ -636,7 +636,7 @@ static gantry_result grow_newcomer(int nranks, const struct gantry_unique_id *id
 	struct gantry_comm_config own;
 
 	if (!id || !config)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: a newcomer needs the id, a rank and a config");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: a new rank must pass the id, its rank and a config");
 	TRY_NOW(comm_take_config(config, &own));
 	own.struct_size = sizeof(own);
 	own.id = *id;
@@ -654,15 +654,15 @@ gantry_result gantry_comm_grow(struct gantry_comm *comm, int nranks, const struc
 	int nonblocking;
 
 	if (!ret_comm)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: nowhere to put the communicator");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: ret_comm is NULL");
 	if (!comm)
 		return grow_newcomer(nranks, id, rank, config, ret_comm);
 	TRY_NOW(comm_ready(comm, "gantry_comm_grow"));
 	if (nranks <= comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: from %d to %d ranks", comm->nranks, nranks);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: cannot grow from %d to %d ranks", comm->nranks, nranks);
 	if (rank != -1 && rank != comm->rank)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: rank %d stays what it is, here is %d", comm->rank,
-			 rank);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_grow: existing rank %d must keep its number, got %d",
+			 comm->rank, rank);
 	TRY_NOW(child_make(comm, config, &nonblocking, &child));
 	child->rank = comm->rank;
 	child->nranks = nranks;
@@ -691,7 +691,7 @@ gantry_result gantry_comm_finalize(struct gantry_comm *comm)
 	if (!comm)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_finalize: no communicator");
 	if (comm->life.finalized)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_finalize: it is finalized already");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_finalize: the communicator is already finalized");
 	TRY_NOW(comm_ready(comm, "gantry_comm_finalize"));
 	TRY_NOW(job_make(comm, NULL, run_finalize, &job));
 	job->ends = 1;

@@ -26,7 +26,7 @@ gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t s
 	size_t conns;
 
 	if (!comm || !ptr || !size || !ret_handle)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_register: %zu bytes at %p", size, ptr);
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_register: invalid buffer (%zu bytes at %p)", size, ptr);
 	if (load_acquire(&comm->life.starting))
 		FAIL(GANTRY_ERR_USAGE, "gantry_comm_register: the communicator is not ready yet");
 	conns = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
@@ -245,7 +245,7 @@ gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 	struct map_request request;
 
 	if (!comm || !handle)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: nothing to deregister");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: comm or the registration is NULL");
 	gantry_list_each_entry (it, &comm->regs, struct comm_reg, node)
 		if (it == handle)
 			reg = it;
@@ -275,7 +275,7 @@ void comm_memory_retire(struct gantry_comm *comm, void *opened)
 	struct retired *x = malloc(sizeof(*x));
 
 	if (!x) { /* it stays mapped until the process ends */
-		LOG_WARN(COMM, "no memory to note that %p is to be unmapped", opened);
+		LOG_WARN(COMM, "no memory to record that %p is to be unmapped", opened);
 		return;
 	}
 	ASSERT(opened);
@@ -335,7 +335,8 @@ gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *d
 	if (kind == COMM_CALL_PUT)
 		return comm_onesided_call(comm, from, data, size, reply, reply_size);
 	if (size != sizeof(request))
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d asked for something in %zu bytes", from, size);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent a mapping request of an invalid size (%zu bytes)", from,
+			 size);
 	memcpy(&request, data, sizeof(request));
 	if (kind == COMM_CALL_MAP && *reply_size >= sizeof(address)) {
 		grown = realloc(comm->peer_memory.mapped, (comm->peer_memory.nmapped + 1) * sizeof(*grown));
@@ -360,7 +361,7 @@ gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *d
 			break;
 		}
 	} else {
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d asked for call %u", from, kind);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent unknown call %u", from, kind);
 	}
 	return GANTRY_OK;
 }

@@ -204,7 +204,7 @@ static gantry_result give_up(const struct comm_need *c, int has_called, uint64_t
 	char text[COMM_ERROR_TEXT];
 	const struct comm_peer *p = &c->comm->peers[c->peer];
 
-	snprintf(text, sizeof(text), "rank %d (%s) %s within %.1f s (%s): connecting to it by %s", c->peer,
+	snprintf(text, sizeof(text), "rank %d (%s) %s within %.1f s (%s), while connecting to it over %s", c->peer,
 		 c->comm->infos[c->peer].host_name,
 		 has_called ? "did not finish connecting"
 		 : c->send  ? "has not called recv"
@@ -273,9 +273,7 @@ static void tell_uncalled(const struct comm_need *needs, size_t n, struct progre
 		if (one.uncalled && before == i)
 			gantry_text_add(list, sizeof(list), "%s%d", *list ? ", " : "", needs[i].peer);
 	}
-	LOG_WARN(COMM,
-		 "rank %d of %s waits for the calls of ranks that it connects with for the first time, for %.0f s so "
-		 "far: %s",
+	LOG_WARN(COMM, "rank %d of %s has waited %.0f s for these ranks to make their matching first call: %s",
 		 comm->rank, COMM_TEXT_OF(comm), (double)(now - p->start) / 1e9, list);
 }
 

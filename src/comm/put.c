@@ -265,7 +265,7 @@ static gantry_result check_call(const struct comm_call *call, const char *what, 
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
 	TRY_NOW(comm_ready(comm, what));
 	if (!comm->onesided)
-		FAIL_NOW(GANTRY_ERR_USAGE, "%s: no window was registered yet", what);
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s: no window has been registered yet", what);
 	if (peer < 0 || peer >= comm->nranks)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, peer, COUNT_TEXT(comm->nranks, "rank"));
 	if (signal >= GANTRY_SIGNALS || signal < least_signal)
@@ -288,7 +288,7 @@ static gantry_result check_put(const struct comm_call *call)
 	size = put->window->peers[put->peer].size;
 	if (put->bytes > size || put->offset > size - put->bytes)
 		FAIL_NOW(GANTRY_ERR_SIZE,
-			 "gantry_put: %llu bytes at %llu are beyond the window of rank %d, which has %llu",
+			 "gantry_put: %llu bytes at offset %llu exceed the window of rank %d (%llu bytes)",
 			 (unsigned long long)put->bytes, (unsigned long long)put->offset, put->peer,
 			 (unsigned long long)size);
 	return GANTRY_OK;
@@ -324,7 +324,8 @@ gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n,
 	gantry_result r = GANTRY_OK, end;
 
 	if (n < 0 || (n && !waits))
-		FAIL(GANTRY_ERR_INVALID, "gantry_wait_signals: %d of them at %p", n, (const void *)waits);
+		FAIL(GANTRY_ERR_INVALID, "gantry_wait_signals: invalid array (%d entries at %p)", n,
+		     (const void *)waits);
 	TRY(gantry_group_start());
 	for (int i = 0; i < n; i++) {
 		struct comm_call call = {
@@ -336,7 +337,7 @@ gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n,
 
 		if (one == GANTRY_OK && waits[i].count < 0)
 			one = gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-					  "gantry_wait_signals: %d signals", waits[i].count);
+					  "gantry_wait_signals: invalid signal count %d", waits[i].count);
 		one = comm_group_add(one, &call);
 		r = r == GANTRY_OK ? one : r;
 	}
@@ -360,11 +361,12 @@ gantry_result gantry_notify(struct gantry_comm *comm, int peer, const void *data
 	struct notification n = {.size = (uint32_t)size};
 
 	if (!comm || (size && !data) || size > GANTRY_NOTIFY_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notify: %zu bytes at %p, at most %d", size, data,
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notify: invalid data (%zu bytes at %p; at most %d)", size, data,
 			 GANTRY_NOTIFY_MAX);
 	TRY_NOW(comm_ready(comm, "gantry_notify"));
 	if (peer < 0 || peer >= comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notify: peer %d of %s", peer, COUNT_TEXT(comm->nranks, "rank"));
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notify: there is no peer %d in %s", peer,
+			 COUNT_TEXT(comm->nranks, "rank"));
 	if (size)
 		memcpy(n.data, data, size);
 	return gantry_ctl_send(comm->ctl, peer, NOTIFY_TAG, &n, sizeof(n));
@@ -375,13 +377,14 @@ gantry_result gantry_notified(struct gantry_comm *comm, int peer, void *data, si
 	struct notification n;
 
 	if (!comm || !size || (*size && !data))
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notified: nowhere to put it");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notified: the buffer is NULL");
 	TRY_NOW(comm_ready(comm, "gantry_notified"));
 	if (peer < 0 || peer >= comm->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notified: peer %d of %s", peer, COUNT_TEXT(comm->nranks, "rank"));
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notified: there is no peer %d in %s", peer,
+			 COUNT_TEXT(comm->nranks, "rank"));
 	TRY_NOW(gantry_ctl_try_recv(comm->ctl, peer, NOTIFY_TAG, &n, sizeof(n)));
 	if (n.size > GANTRY_NOTIFY_MAX || n.size > *size)
-		FAIL_NOW(GANTRY_ERR_SIZE, "gantry_notified: rank %d has sent %u bytes, there is room for %zu", peer,
+		FAIL_NOW(GANTRY_ERR_SIZE, "gantry_notified: rank %d sent %u bytes, but the buffer holds %zu", peer,
 			 n.size, *size);
 	if (n.size)
 		memcpy(data, n.data, n.size);

@@ -189,7 +189,7 @@ static gantry_result connect_end(struct gantry_comm *comm, int peer, struct comm
 	TRY_NOW(open_end(comm, peer, cc, 1, &mine));
 	TRY_NOW(gantry_ctl_call(comm->ctl, peer, COMM_CALL_PUT, &mine, sizeof(mine), &cc->peer_info, &n));
 	if (n != sizeof(cc->peer_info))
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d answered with %zu bytes, %zu were expected", peer, n,
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d replied with %zu bytes, expected %zu", peer, n,
 			 sizeof(cc->peer_info));
 	start = gantry_now_ns();
 	while ((r = gantry_put_connect(&cc->c, &cc->peer_info)) == GANTRY_AGAIN) {
@@ -240,7 +240,7 @@ gantry_result comm_onesided_reach(struct gantry_comm *comm, const struct comm_pu
 		return GANTRY_OK;
 	if (!onesided_allows_net(comm))
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-			 "memory of rank %d (%s) cannot be mapped, and transport \"%s\" leaves out net", put->peer,
+			 "memory of rank %d (%s) cannot be mapped, and transport \"%s\" excludes net", put->peer,
 			 comm->infos[put->peer].host_name, comm->transport);
 	r = connect_end(comm, put->peer, &p->send);
 	if (r != GANTRY_OK)
@@ -261,7 +261,7 @@ static gantry_result open_receive(struct gantry_comm *comm, int from, const stru
 
 	ASSERT_HELD(&o->mu);
 	if (cc->stage != CONN_NONE)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connects for puts twice", from);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connected for puts twice", from);
 	TRY(open_end(comm, from, cc, 0, ret_info));
 	gantry_put_accept(&cc->c, peer);
 	TRY(gantry_proxy_ops_get(comm->proxy, 1, &op));
@@ -286,11 +286,12 @@ gantry_result comm_onesided_call(struct gantry_comm *comm, int from, const void 
 
 	if (size != sizeof(peer) || *reply_size < sizeof(info) || !o || from < 0 || from >= comm->nranks ||
 	    from == comm->rank)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connects for puts with %zu bytes", from, size);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent a put connect request of an invalid size (%zu bytes)", from,
+			 size);
 	memcpy(&peer, data, sizeof(peer));
 	onesided_mu_lock(&o->mu);
 	if (!o->is_open)
-		FAIL(GANTRY_ERR_PEER_CLOSED, "rank %d connects for puts, but no window is registered", from);
+		FAIL(GANTRY_ERR_PEER_CLOSED, "rank %d connected for puts, but no window is registered", from);
 	TRY(open_receive(comm, from, &peer, &info));
 	memcpy(reply, &info, sizeof(info));
 	*reply_size = sizeof(info);

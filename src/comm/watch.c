@@ -65,7 +65,7 @@ static void describe_wait(struct gantry_comm *comm, char *text, size_t len)
 			named = end;
 	}
 	if (!n) {
-		snprintf(text, len, "no connection waits; launches that have not started or still copy: %d",
+		snprintf(text, len, "no connection is waiting; launches not started or still copying: %d",
 			 comm_look_launches(comm));
 		return;
 	}
@@ -97,7 +97,7 @@ static void tell_report(struct gantry_comm *comm, enum gantry_log_level level, c
 	if (*dir) {
 		snprintf(path, sizeof(path), "%s/stall-%016llx-%d.jsonl", dir, (unsigned long long)comm->id,
 			 comm->rank);
-		written = gantry_file_write(path, "the report of who waits for whom", comm_report_put, comm);
+		written = gantry_file_write(path, "the stall report", comm_report_put, comm);
 	}
 	GANTRY_LOG(level, COMM, "rank %d of %s %s: %s%s%s", comm->rank, COMM_TEXT_OF(comm), why, text,
 		   written ? "; report in " : "", written ? path : "");
@@ -141,7 +141,8 @@ static void look_for_stall(struct gantry_comm *comm)
 		comm->watch.report_written &= ~TOLD_STALL;
 	} else if (now - comm->watch.stall_since >= stall && !(comm->watch.report_written & TOLD_STALL)) {
 		comm->watch.report_written |= TOLD_STALL;
-		snprintf(why, sizeof(why), "has not moved for %.1f s", (double)(now - comm->watch.stall_since) / 1e9);
+		snprintf(why, sizeof(why), "has made no progress for %.1f s",
+			 (double)(now - comm->watch.stall_since) / 1e9);
 		tell_report(comm, GANTRY_LOG_WARN, why);
 	}
 }
@@ -187,7 +188,7 @@ static void hold_comm(struct gantry_comm *comm, int all, int signalled) REQUIRES
 		watch.next = comm->cause.until;
 	watch.causes |= waits;
 	watch.held = NULL;
-	gantry_cond_broadcast(&watch.put_down); /* who wants to remove it has the lock when we are past it */
+	gantry_cond_broadcast(&watch.put_down); /* a thread that removes it has the lock when we are past it */
 }
 
 static void watch_pass(void) REQUIRES(loop_mu)
@@ -257,7 +258,7 @@ void comm_watch_add(struct gantry_comm *comm)
 	gantry_trace_begin();
 	inet_loop_lock();
 	if (inet_loop_start(&client) != GANTRY_OK)
-		LOG_WARN(COMM, "stalls will not be noticed");
+		LOG_WARN(COMM, "stalls will not be detected");
 	else
 		inet_asked_start(INET_ASKED_COMM);
 	ASSERT(gantry_list_empty(&comm->node));

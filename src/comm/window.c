@@ -55,10 +55,11 @@ static gantry_result look_up(struct gantry_comm *comm, int from, const struct ga
 
 	ASSERT_HELD(&comm->onesided->mu);
 	if (!w && put->window && put->window <= comm->onesided->last_number)
-		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d puts %llu bytes into window %u, which rank %d has deregistered",
+		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d put %llu bytes into window %u, which rank %d has deregistered",
 			 from, (unsigned long long)put->bytes, put->window, comm->rank);
 	if (!w || put->bytes > w->size || put->offset > w->size - put->bytes)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d puts %llu bytes at %llu of window %u, which has %llu here", from,
+		FAIL_NOW(GANTRY_ERR_PROTOCOL,
+			 "rank %d put %llu bytes at offset %llu of window %u, which has %llu bytes here", from,
 			 (unsigned long long)put->bytes, (unsigned long long)put->offset, put->window,
 			 (unsigned long long)(w ? w->size : 0));
 	*ret_window = w;
@@ -76,7 +77,7 @@ static gantry_result find_target(void *ctx, int from, const struct gantry_put_re
 	*ret_at = NULL;
 	*ret_cpu_writes = 1;
 	if (put->signal < -1 || put->signal >= GANTRY_SIGNALS)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d raises signal %d", from, put->signal);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d raised unknown signal %d", from, put->signal);
 	if (!put->bytes)
 		return GANTRY_OK;
 	onesided_mu_lock(&o->mu);
@@ -236,7 +237,7 @@ static gantry_result choose_slot(struct gantry_comm *comm, uint32_t *ret_slot)
 	while (slot < ONESIDED_WINDOWS && used[slot])
 		slot++;
 	if (slot == ONESIDED_WINDOWS)
-		FAIL(GANTRY_ERR_LIMIT, "gantry_window_register: %d windows are registered, there are no more",
+		FAIL(GANTRY_ERR_LIMIT, "gantry_window_register: the limit of %d registered windows is reached",
 		     ONESIDED_WINDOWS);
 	*ret_slot = slot;
 out:
@@ -262,12 +263,11 @@ static gantry_result prepare_window(struct gantry_comm *comm, struct gantry_wind
 	TRY_NOW(make_onesided(comm));
 	TRY_NOW(choose_transports(comm));
 	if (size && !ptr)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: %zu bytes at NULL", size);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: the buffer is NULL (%zu bytes)", size);
 	if (size)
 		TRY_NOW(d->ops->pointer(d, ptr, &info));
 	if (size && info.kind == GANTRY_MEM_PAGEABLE)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: %s does not reach the memory at %p", d->name,
-			 ptr);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_window_register: %s cannot access the memory at %p", d->name, ptr);
 	TRY_NOW(choose_slot(comm, &w->slot));
 	w->base = ptr;
 	w->size = size;
@@ -299,7 +299,8 @@ static gantry_result take_offers(struct gantry_comm *comm, struct gantry_window 
 		struct window_peer *p = &w->peers[i];
 
 		if (all[i].slot >= ONESIDED_WINDOWS || all[i].number != w->number)
-			FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d offers window %u in slot %u, here it is window %u", i,
+			FAIL_NOW(GANTRY_ERR_PROTOCOL,
+				 "rank %d has window %u in slot %u, but this rank has window %u there", i,
 				 all[i].number, all[i].slot, w->number);
 		p->size = all[i].size;
 		p->slot = all[i].slot;
@@ -326,7 +327,7 @@ static gantry_result check_pairs(struct gantry_comm *comm, const struct gantry_w
 	for (int i = 0; i < comm->nranks; i++)
 		if (all[i].result && all[i].number < (uint32_t)comm->nranks)
 			FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-				 "rank %d cannot map the window of rank %u (%s), and transport \"%s\" leaves out net; "
+				 "rank %d cannot map the window of rank %u (%s), and transport \"%s\" excludes net; "
 				 "memory from gantry_mem_alloc can be mapped",
 				 i, all[i].number, comm->infos[all[i].number].host_name, comm->transport);
 	return GANTRY_OK;

@@ -145,7 +145,7 @@ static gantry_result derive_bytes(const struct ctl_id *from, uint8_t use, const 
 	uint8_t msg[128];
 
 	if (size > sizeof(msg) - 9)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "%zu bytes to derive an id from", size);
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "cannot derive an id from %zu bytes", size);
 	msg[0] = use;
 	put64(msg + 1, from->comm_id);
 	memcpy(msg + 9, what, size);
@@ -184,7 +184,7 @@ gantry_result gantry_ctl_serve_derived(struct gantry_ctl *ctl, const struct gant
 	int listens;
 
 	if (ctl_id_decode(id, &decoded) != GANTRY_OK)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "an id was derived that is none");
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "derived unique id is invalid");
 	inet_loop_lock();
 	listens = ctl->port != NULL;
 	if (listens)
@@ -264,10 +264,10 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	m->patience = m->config.patience_ns ? m->config.patience_ns : m->call_timeout;
 	if (ctl_id_decode(id, &m->id) != GANTRY_OK)
 		FAIL_NOW(GANTRY_ERR_INVALID,
-			 "rank %d: this is not a unique id: it was not made by gantry, or cut on its way",
+			 "rank %d: not a valid unique id: it was not created by gantry, or was truncated in transit",
 			 m->config.rank);
 	if (m->id.version != CTL_VERSION)
-		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d: the unique id is of version %d, this library is of version %d",
+		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d: the unique id has version %d, but this library has version %d",
 			 m->config.rank, m->id.version, CTL_VERSION);
 	TRY_NOW(inet_mixed_key(m->id.key, m->key_bytes, &m->key));
 	if (m->config.addrs)
@@ -287,7 +287,8 @@ static void member_listen(struct gantry_ctl *m, const struct gantry_addr *addr) 
 
 	if (inet_port_get(&hub_service, addr, &m->port) != GANTRY_OK) {
 		m->port = NULL;
-		LOG_INFO(COMM, "rank %d: no communicator made from this one can meet here", m->config.rank);
+		LOG_INFO(COMM, "rank %d: communicators derived from this one cannot use this rank as their root",
+			 m->config.rank);
 		return;
 	}
 	if (inet_port_get(&exchange_service, &m->port->addr, &m->direct.port) != GANTRY_OK ||
@@ -344,7 +345,7 @@ static gantry_result await_join(struct gantry_ctl *m)
 		wait_news(m, UINT64_MAX, &stopped); /* the service thread keeps the deadline */
 	r = m->joined ? GANTRY_OK : m->over != GANTRY_OK ? m->over : stopped;
 	if (r != GANTRY_OK && r == stopped)
-		snprintf(m->gave_up, sizeof(m->gave_up), "it gave up joining: %s", gantry_last_error());
+		snprintf(m->gave_up, sizeof(m->gave_up), "gave up joining: %s", gantry_last_error());
 	inet_loop_unlock();
 	if (r != GANTRY_OK && r == m->over)
 		FAIL_NOW(r, "%s", m->over_text);
@@ -357,7 +358,7 @@ gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gan
 	struct gantry_ctl *m = NULL;
 
 	if (config->nranks < 1 || config->nranks > CTL_RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-		FAIL(GANTRY_ERR_INVALID, "rank %d of %d: ranks go from 0 to the count, which is at most %d",
+		FAIL(GANTRY_ERR_INVALID, "invalid rank %d of %d: ranks start at 0, and there may be at most %d",
 		     config->rank, config->nranks, CTL_RANKS_MAX);
 	TRY(member_make(config, &m));
 	r = member_prepare(m, config->id);
@@ -429,10 +430,10 @@ static gantry_result check_call(struct gantry_ctl *m, int rank, size_t size)
 	if (inet_forked(m->forks))
 		return inet_refuse_forked("a membership of a communicator");
 	if (rank < 0 || rank >= m->config.nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "there is no rank %d, only 0 to %d", rank, m->config.nranks - 1);
+		FAIL_NOW(GANTRY_ERR_INVALID, "there is no rank %d: ranks are 0 to %d", rank, m->config.nranks - 1);
 	if (size > GANTRY_CTL_MESSAGE_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%zu bytes are too many for the control plane: at most %d", size,
-			 GANTRY_CTL_MESSAGE_MAX);
+		FAIL_NOW(GANTRY_ERR_INVALID, "message of %zu bytes is too large for the control plane (at most %d)",
+			 size, GANTRY_CTL_MESSAGE_MAX);
 	return GANTRY_OK;
 }
 
@@ -445,8 +446,8 @@ static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const
 		TRY_NOW(find_obstacle(m, h->to));
 	ASSERT(m->conn);
 	if (m->conn->out_bytes > CTL_USER_MAX)
-		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
-			 m->config.rank, m->conn->out_bytes, m->hub);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: the hub at %s is not reading; %zu bytes are queued",
+			 m->config.rank, m->hub, m->conn->out_bytes);
 	h->from = m->config.rank;
 	h->size = (uint32_t)size;
 	out = ctl_out_make(ctl_buf_make(h, data));
@@ -474,7 +475,7 @@ static gantry_result take_message(struct gantry_ctl *m, int from, struct ctl_mes
 	REQUIRES(loop_mu)
 {
 	if (msg->size != size)
-		FAIL_NOW(GANTRY_ERR_SIZE, "a message of rank %d, tag %llu, has %zu bytes, %zu were expected", from,
+		FAIL_NOW(GANTRY_ERR_SIZE, "message from rank %d, tag %llu, has %zu bytes, expected %zu", from,
 			 (unsigned long long)msg->tag, msg->size, size);
 	if (size)
 		memcpy(data, msg->bytes, size);
@@ -575,17 +576,17 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	inet_loop_unlock();
 	TRY_NOW(r);
 	if (!call.done)
-		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d did not answer call %u of rank %d within %s (GANTRY_TIMEOUT)", to,
-			 kind, ctl->config.rank, ctl_seconds(ctl->timeout, seconds));
+		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d did not reply to call %u from rank %d within %s (GANTRY_TIMEOUT)",
+			 to, kind, ctl->config.rank, ctl_seconds(ctl->timeout, seconds));
 	if (call.result != GANTRY_OK) { /* the other side knows the cause and has logged it */
-		snprintf(text, sizeof(text), "rank %d answers call %u of rank %d: %s", to, kind, ctl->config.rank,
+		snprintf(text, sizeof(text), "rank %d rejected call %u from rank %d: %s", to, kind, ctl->config.rank,
 			 gantry_result_text(call.result));
 		return recall_error(call.result, text);
 	}
 	if (reply_size)
 		*reply_size = call.size;
 	if (call.size > call.room)
-		FAIL_NOW(GANTRY_ERR_SIZE, "rank %d answers call %u with %zu bytes, %zu were expected at most", to, kind,
+		FAIL_NOW(GANTRY_ERR_SIZE, "rank %d replied to call %u with %zu bytes, expected at most %zu", to, kind,
 			 call.size, call.room);
 	return GANTRY_OK;
 }
@@ -640,7 +641,7 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 
 	TRY_NOW(check_call(ctl, 0, size));
 	if (size && !all)
-		FAIL_NOW(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
+		FAIL_NOW(GANTRY_ERR_INVALID, "allgather of %zu bytes without a receive buffer", size);
 	inet_loop_lock();
 	gantry_list_each_entry (it, &ctl->calls, struct ctl_call, node)
 		others += it->to < 0;
@@ -652,9 +653,9 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 	inet_loop_unlock();
 	TRY_NOW(r);
 	if (others)
-		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d: two allgathers at a time", ctl->config.rank);
+		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d: another allgather is already in progress", ctl->config.rank);
 	if (!call.done)
-		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d: the hub at %s does not answer an allgather", ctl->config.rank,
+		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d: the hub at %s did not complete an allgather", ctl->config.rank,
 			 ctl->hub);
 	if (call.result == GANTRY_OK && call.size != call.room)
 		call.result = GANTRY_ERR_PROTOCOL;

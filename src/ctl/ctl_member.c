@@ -47,8 +47,8 @@ static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const
 	struct callback *cb = malloc(sizeof(*cb) + n);
 
 	if (!cb) {
-		LOG_ERROR(COMM, "no memory to tell rank %d of a %s of rank %d", m->config.rank, ctl_kind_name(h->kind),
-			  h->from);
+		LOG_ERROR(COMM, "no memory to report to rank %d a %s from rank %d", m->config.rank,
+			  ctl_kind_name(h->kind), h->from);
 		return;
 	}
 	m->callbacks++;
@@ -229,7 +229,7 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 		if (peer->gone != GANTRY_OK)
 			continue;
 		lost = true;
-		snprintf(text, sizeof(text), "rank %d (with the hub at %s): %s", i, m->hub, cause);
+		snprintf(text, sizeof(text), "rank %d (in the process of the hub at %s): %s", i, m->hub, cause);
 		peer_gone(m, i, why, text);
 		callback_lost(m, i, why, text);
 	}
@@ -287,9 +287,10 @@ static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uin
 	struct ctl_message *msg = m->inbox_bytes <= INBOX_MAX ? malloc(sizeof(*msg) + h->size) : NULL;
 
 	if (!msg) {
-		ctl_member_over(m, m->inbox_bytes > INBOX_MAX ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
-				"rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
-				m->config.rank, h->from, m->inbox_bytes);
+		ctl_member_over(
+			m, m->inbox_bytes > INBOX_MAX ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
+			"rank %d: no room for a message from rank %d: %zu bytes of messages are waiting to be received",
+			m->config.rank, h->from, m->inbox_bytes);
 		callback_lost(m, -1, m->over, m->over_text);
 		return;
 	}
@@ -431,7 +432,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 		right = on_rank_frame(m, h, body);
 	}
 	if (!right)
-		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "it broke the protocol");
+		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "protocol error");
 	return m->step == STEP_OVER;
 }
 
@@ -444,7 +445,7 @@ static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 
-	LOG_INFO(COMM, "rank %d: the connection to the hub at %s broke (%s), dialling again", m->config.rank, m->hub,
+	LOG_INFO(COMM, "rank %d: the connection to the hub at %s broke (%s); reconnecting", m->config.rank, m->hub,
 		 cause);
 	snprintf(m->dial.to_hub.text, sizeof(m->dial.to_hub.text), "%s", cause);
 	ctl_dial_again(m);
@@ -542,10 +543,10 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	if (m->dial.to_hub.state == INET_DIAL_IDLE)
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", seconds);
 	else
-		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), nor another connection: %s",
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), and reconnecting failed: %s",
 			 seconds, *m->dial.to_hub.text ? m->dial.to_hub.text : "no answer");
 	/* If it was only stopped, it shall know when it comes back. */
-	snprintf(word, sizeof(word), "it gave up the hub: %s", cause);
+	snprintf(word, sizeof(word), "gave up the hub: %s", cause);
 	h.size = (uint32_t)strlen(word);
 	if (m->step == STEP_JOINED) {
 		ctl_conn_send(m->conn, &h, word);
@@ -582,7 +583,7 @@ void ctl_members_tick(void)
 		if (m->step == STEP_JOINING) {
 			ctl_join_watch(m);
 		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
-			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
+			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks joined at the hub %s within %s",
 					m->config.rank, m->hub, ctl_seconds(m->patience, seconds));
 		} else if (m->step < STEP_OVER) {
 			if (m->step == STEP_WAITING)

@@ -111,7 +111,7 @@ void ctl_out_free(struct ctl_out *o)
 
 /* ---- writing ---- */
 
-static const char no_memory[] = "no memory for what it should be told";
+static const char no_memory[] = "no memory for an outgoing message";
 
 static void mark_dirty(struct ctl_conn *c)
 {
@@ -158,7 +158,7 @@ void ctl_conn_write(struct ctl_conn *c, struct ctl_out *o)
 		return;
 	}
 	if (c->out_bytes > CTL_OUT_MAX) {
-		c->fault = "it does not read: 64 MiB wait for it";
+		c->fault = "not reading: 64 MiB are queued";
 		ctl_out_free(o);
 		return;
 	}
@@ -378,7 +378,7 @@ static int on_frame(void *ctx, const struct ctl_head *h, const uint8_t *body) RE
 	int news = count_frame(c, h);
 
 	if (news < 0) {
-		c->ops->broken(c, GANTRY_ERR_PROTOCOL, "it has frames that were not sent");
+		c->ops->broken(c, GANTRY_ERR_PROTOCOL, "peer acknowledged frames that were never sent");
 		return 1;
 	}
 	return news ? c->ops->frame(c, h, body) : 0;
@@ -421,11 +421,11 @@ static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 	/* Whatever ends says goodbye first: an end without one, as a reset, is of this socket alone. */
 	if (c->session.on && !(c->session.parting && !e && is_acked(c))) {
 		cut_conn(c);
-		c->ops->cut(c, e ? strerror(e) : "closed without a goodbye");
+		c->ops->cut(c, e ? strerror(e) : "closed without a goodbye message");
 		return;
 	}
 	if (silent)
-		snprintf(cause, sizeof(cause), "it does not answer any more: %s", strerror(e));
+		snprintf(cause, sizeof(cause), "no longer responding: %s", strerror(e));
 	else if (e)
 		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(e));
 	else
@@ -436,7 +436,7 @@ static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 
 static void parse_failed(struct ctl_conn *c, gantry_result r) REQUIRES(loop_mu)
 {
-	c->ops->broken(c, r, r == GANTRY_ERR_NOMEM ? "no memory for what it says" : "it does not speak our protocol");
+	c->ops->broken(c, r, r == GANTRY_ERR_NOMEM ? "no memory for an incoming message" : "not a Gantry endpoint");
 }
 
 /* The record that has begun in `cut`: its size, or as much of it as tells it. 0: it is refused. */

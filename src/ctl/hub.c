@@ -162,7 +162,7 @@ void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 		rank->conn = NULL;
 		rank->state = HUB_LOST;
 		hub->nhere--;
-		hub_join_fail(hub, why, "while the ranks were joining, %s", text);
+		hub_join_fail(hub, why, "while ranks were joining: %s", text);
 		return;
 	}
 	LOG_WARN(COMM, "comm %016llx: lost %s", (unsigned long long)hub->comm_id, text);
@@ -274,7 +274,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 
 	if (may_say(rank, h))
 		return hearing[h->kind].hear(rank, h, body);
-	snprintf(cause, sizeof(cause), "it broke the protocol (%s)", ctl_kind_name(h->kind));
+	snprintf(cause, sizeof(cause), "protocol error (%s)", ctl_kind_name(h->kind));
 	hub_rank_lost(rank, GANTRY_ERR_PROTOCOL, cause);
 	return 1;
 }
@@ -300,7 +300,7 @@ struct hub *hub_find(uint64_t comm_id)
 static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {
 	ASSERT(hub->state == HUB_ENDED && !hub->nhere);
-	LOG_INFO(COMM, "comm %016llx: the hub ends; %llu bytes of %d ranks came, %llu went",
+	LOG_INFO(COMM, "comm %016llx: the hub is shutting down; %llu bytes received from %d ranks, %llu sent",
 		 (unsigned long long)hub->comm_id, (unsigned long long)hub->traffic.in, hub->nranks,
 		 (unsigned long long)hub->traffic.out);
 	gantry_list_remove(&hub->node);
@@ -343,7 +343,7 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 	}
 	inet_loop_unlock();
 	TRY(r);
-	LOG_INFO(COMM, "comm %016llx: the ranks meet at %s", (unsigned long long)id->comm_id,
+	LOG_INFO(COMM, "comm %016llx: bootstrap root is %s", (unsigned long long)id->comm_id,
 		 gantry_addr_text(ret_bound, text));
 out:
 	free(hub);
@@ -381,8 +381,7 @@ void hub_bye(void)
 
 		if (hub->state == HUB_OPEN)
 			hub_join_fail(hub, GANTRY_ERR_PEER_LOST,
-				      "the process that made the id (%s) ended while the ranks "
-				      "were joining",
+				      "the process that created the unique id (%s) exited while ranks were joining",
 				      gantry_self());
 		tell_left(hub);
 		if (hub->state == HUB_RUNNING)
@@ -417,7 +416,7 @@ static void watch_ranks(struct hub *hub) REQUIRES(loop_mu)
 		}
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)%s",
 			 ctl_seconds(hub->timeout, seconds),
-			 ctl_conn_is_cut(rank->conn) ? "; its connection broke, and it has not come back" : "");
+			 ctl_conn_is_cut(rank->conn) ? "; its connection broke and it has not reconnected" : "");
 		hub_rank_lost(rank, GANTRY_ERR_PEER_SILENT, cause);
 	}
 	ctl_service_due(hub->next_beat);

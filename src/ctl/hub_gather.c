@@ -70,7 +70,7 @@ void hub_gather_without(const struct hub_rank *rank)
 	char who[HUB_RANK_TEXT];
 
 	if (rank->hub->gather.open && !is_through(rank))
-		fail_gather(rank->hub, rank->why, "allgather without %s, who %s", hub_rank_text(rank, who),
+		fail_gather(rank->hub, rank->why, "allgather failed: %s %s", hub_rank_text(rank, who),
 			    rank->why == GANTRY_ERR_PEER_CLOSED ? "has left" : "is lost");
 }
 
@@ -84,9 +84,8 @@ static void tell_late(struct hub *hub) REQUIRES(loop_mu)
 		return;
 	hub_list_ranks(hub, is_missing, missing, sizeof(missing));
 	LOG_WARN(COMM,
-		 "comm %016llx: %d of %d ranks wait in a collective call (init, split, grow, window, finalize, "
-		 "destroy) for "
-		 "rank%s %s to call it too, for %s so far",
+		 "comm %016llx: %d of %d ranks are in a collective call (init, split, grow, window, finalize, "
+		 "destroy), waiting for rank%s %s to make it too, for %s so far",
 		 (unsigned long long)hub->comm_id, g->count, hub->nranks, hub->nranks - g->count == 1 ? "" : "s",
 		 missing, ctl_seconds(waited, seconds));
 }
@@ -106,12 +105,12 @@ void hub_gather_tick(struct hub *hub)
 	hub_list_ranks(hub, is_missing, missing, sizeof(missing));
 	if (g->count == hub->nranks) {
 		fail_gather(hub, GANTRY_ERR_TIMEOUT,
-			    "%d of %d ranks got all parts of an allgather in time, missing: %s", g->nhave, hub->nranks,
-			    missing);
+			    "only %d of %d ranks received all parts of an allgather in time; missing: %s", g->nhave,
+			    hub->nranks, missing);
 		return;
 	}
 	fail_gather(hub, GANTRY_ERR_TIMEOUT,
-		    "%d of %d ranks came to an allgather within %s (GANTRY_CALL_TIMEOUT), missing: %s", g->count,
+		    "only %d of %d ranks called allgather within %s (GANTRY_CALL_TIMEOUT); missing: %s", g->count,
 		    hub->nranks, ctl_seconds(hub->call_timeout, seconds), missing);
 }
 
@@ -180,7 +179,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 		return;
 	}
 	if (size != g->size) {
-		fail_gather(hub, GANTRY_ERR_USAGE, "allgather of different sizes: %s gives %u bytes, others %u",
+		fail_gather(hub, GANTRY_ERR_USAGE, "allgather sizes differ: %s contributed %u bytes, others %u",
 			    hub_rank_text(rank, who), size, g->size);
 		return;
 	}
@@ -225,17 +224,17 @@ int hub_hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8
 	if (h->tag < g->number || (h->tag == g->number && !g->open)) {
 		/* The others are through with it: it failed, or this rank does not count as they do. */
 		if (g->error == GANTRY_OK)
-			tell_gathered(rank, h->tag, GANTRY_ERR_USAGE, "the others are ahead in their allgathers");
+			tell_gathered(rank, h->tag, GANTRY_ERR_USAGE, "the other ranks have started a later allgather");
 		else
 			tell_gathered(rank, h->tag, g->error, g->text);
 		return 0;
 	}
 	if (h->tag == g->number && rank->gave) {
-		hub_rank_lost(rank, GANTRY_ERR_PROTOCOL, "it gave its part of an allgather twice");
+		hub_rank_lost(rank, GANTRY_ERR_PROTOCOL, "duplicate contribution to an allgather");
 		return 1;
 	}
 	if (h->tag > g->number && g->open)
-		fail_gather(hub, GANTRY_ERR_USAGE, "rank %d is ahead in its allgathers", hub_rank_index(rank));
+		fail_gather(hub, GANTRY_ERR_USAGE, "rank %d has started a later allgather", hub_rank_index(rank));
 	if (h->tag > g->number)
 		begin_gather(hub, h, size);
 	give_part(rank, size, body);

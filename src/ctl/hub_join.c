@@ -38,7 +38,7 @@ static void absent_text(const struct hub *hub, char *buf, size_t len)
 	if (hub->unfit[0])
 		gantry_text_add(buf, len, "; %s", hub->unfit);
 	if (hub->refused)
-		gantry_text_add(buf, len, "; %u connection%s knew the id but failed to prove the %s", hub->refused,
+		gantry_text_add(buf, len, "; %u connection%s had the id but failed to prove the %s", hub->refused,
 				hub->refused == 1 ? "" : "s",
 				hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
 }
@@ -75,13 +75,13 @@ static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 
 	if (hub->state == HUB_FAILED || !hub->ranks) {
 		if (hub->state == HUB_OPEN)
-			LOG_INFO(COMM, "comm %016llx: nobody came", (unsigned long long)hub->comm_id);
+			LOG_INFO(COMM, "comm %016llx: no rank joined", (unsigned long long)hub->comm_id);
 		hub->state = HUB_ENDED;
 		return;
 	}
 	absent_text(hub, absent, sizeof(absent));
-	hub_join_fail(hub, GANTRY_ERR_TIMEOUT, "%d of %d ranks came within %s%s, missing: %s", hub->nhere, hub->nranks,
-		      ctl_seconds(inet_loop.now - hub->wait.since, seconds),
+	hub_join_fail(hub, GANTRY_ERR_TIMEOUT, "only %d of %d ranks joined within %s%s; missing: %s", hub->nhere,
+		      hub->nranks, ctl_seconds(inet_loop.now - hub->wait.since, seconds),
 		      hub->call_timeout ? " (GANTRY_CALL_TIMEOUT)" : "", absent);
 }
 
@@ -138,8 +138,8 @@ static bool make_ranks(struct hub *hub, int nranks) REQUIRES(loop_mu)
 	ASSERT(!hub->ranks && !hub->nhere);
 	if (!make_room(hub, nranks)) {
 		hub_join_fail(hub, GANTRY_ERR_LIMIT,
-			      "the process that made the unique id (%s) needs an open file for each of %d ranks, and "
-			      "may not have so many: %s",
+			      "the process that created the unique id (%s) needs an open file for each of %d ranks, "
+			      "which exceeds its limit: %s",
 			      gantry_self(), nranks, gantry_nofile_advice(advice));
 		return false;
 	}
@@ -182,11 +182,11 @@ static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hell
 	if (other && other->state == HUB_ABSENT)
 		return true;
 	if (other && other->state == HUB_HERE && ctl_conn_is_cut(other->conn) && other->process != h->process)
-		hub_rank_lost(other, GANTRY_ERR_PEER_LOST, "its process was started anew");
+		hub_rank_lost(other, GANTRY_ERR_PEER_LOST, "its process was restarted");
 	if (hub->state == HUB_FAILED)
 		goto failed;
 	if (hub->state != HUB_OPEN) { /* the others are at work: it is the newcomer who is wrong */
-		snprintf(late, sizeof(late), "all %d ranks have joined already, here comes %s", hub->nranks, who);
+		snprintf(late, sizeof(late), "all %d ranks have already joined; refused %s", hub->nranks, who);
 		turn_away(c, GANTRY_ERR_USAGE, late);
 		return false;
 	}
@@ -194,8 +194,8 @@ static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hell
 		hub_join_fail(hub, GANTRY_ERR_USAGE, "rank %d joined twice: %s and %s", h->rank,
 			      hub_rank_text(other, text), who);
 	else
-		hub_join_fail(hub, GANTRY_ERR_SETTING, "the ranks count differently: %s counts %d ranks, %s %d", who,
-			      h->nranks, hub_rank_text(first_here(hub), text), hub->nranks);
+		hub_join_fail(hub, GANTRY_ERR_SETTING, "ranks disagree on the number of ranks: %s has %d, %s has %d",
+			      who, h->nranks, hub_rank_text(first_here(hub), text), hub->nranks);
 failed:
 	turn_away(c, hub->error, hub->text);
 	return false;
@@ -257,7 +257,7 @@ static void all_here(struct hub *hub) REQUIRES(loop_mu)
 	for (int i = 0; i < hub->nranks; i++)
 		tell_ready(hub, i, ranges, nranges);
 	free(ranges);
-	LOG_INFO(COMM, "comm %016llx: all ranks are here, %d", (unsigned long long)hub->comm_id, hub->nranks);
+	LOG_INFO(COMM, "comm %016llx: all %d ranks have joined", (unsigned long long)hub->comm_id, hub->nranks);
 }
 
 /* The clock of one that has just come: signs of life as often as it needs them, and no waiting beyond its patience. */
@@ -339,7 +339,7 @@ static void refuse_unknown(struct inet_conn *c, uint64_t comm_id) REQUIRES(loop_
 		}
 	}
 	inet_conn_refuse(c, GANTRY_ERR_REFUSED,
-			 "no communicator of this id here: it has ended, or its process was started anew");
+			 "no communicator with this id here: it has ended, or its process was restarted");
 }
 
 /* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
@@ -371,9 +371,10 @@ static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 		return;
 	}
 	if (!is_for_hub(c, hub, &h)) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
-				 "the rank dialled another address than that of this process: if addresses are "
-				 "translated on the way, set GANTRY_ADVERTISE where the ranks meet");
+		inet_conn_refuse(
+			c, GANTRY_ERR_REFUSED,
+			"the rank connected to an address that does not belong to this process: with address "
+			"translation in between, set GANTRY_ADVERTISE in the process that creates the unique id");
 		return;
 	}
 	c->tag = h.comm_id;

@@ -40,12 +40,12 @@ gantry_result gantry_device_open(enum gantry_device_kind kind, int index, struct
 	switch (kind) {
 	case GANTRY_DEVICE_HOST:
 		if (index != 0)
-			FAIL_NOW(GANTRY_ERR_INVALID, "there is one host device, number 0, not %d", index);
+			FAIL_NOW(GANTRY_ERR_INVALID, "host device %d does not exist: the only one is 0", index);
 		return gantry_device_host(ret_dev);
 	case GANTRY_DEVICE_CUDA:
 		return gantry_device_cuda(index, ret_dev);
 	}
-	FAIL_NOW(GANTRY_ERR_INVALID, "%d is no kind of device", (int)kind);
+	FAIL_NOW(GANTRY_ERR_INVALID, "unknown device kind %d", (int)kind);
 }
 
 void gantry_device_close(struct gantry_device *dev)

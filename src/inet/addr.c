@@ -145,14 +145,14 @@ int gantry_addr_resolve(const char *text, uint16_t port, struct gantry_addr ret_
 	int n = 0;
 
 	if ((size_t)snprintf(copy, sizeof(copy), "%s", text) >= sizeof(copy)) {
-		snprintf(why, len, "%.40s...: too long for a host", text);
+		snprintf(why, len, "%.40s...: host name is too long", text);
 		return -1;
 	}
 	while ((one = strsep(&rest, ","))) {
 		uint16_t own = 0;
 
 		if (gantry_split_host(one, &host, &own) < 0 || !*host) {
-			snprintf(why, len, "%s: not a host, or its port is not from 1 to 65535", text);
+			snprintf(why, len, "%s: expected HOST or HOST:PORT, with a port from 1 to 65535", text);
 			return -1;
 		}
 		if (add_host(host, own ? own : port, ret_addrs, &n, why, len) < 0)

@@ -30,7 +30,7 @@ static void on_signal_fd(struct inet_source *s, uint32_t events)
 
 	(void)events;
 	if (read(s->fd, &n, sizeof(n)) < 0 && errno != EAGAIN)
-		LOG_DEBUG(BASE, "the eventfd of GANTRY_STALL_SIGNAL: %s", strerror(errno));
+		LOG_DEBUG(BASE, "eventfd for GANTRY_STALL_SIGNAL: %s", strerror(errno));
 }
 
 static struct inet_source signal_source = {.fd = -1, .ready = on_signal_fd};
@@ -66,7 +66,8 @@ static int install_handler(const char *name)
 	if (old.sa_handler == on_signal)
 		return 1;
 	if (old.sa_flags & SA_SIGINFO || old.sa_handler != SIG_DFL) {
-		LOG_WARN(BASE, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", name);
+		LOG_WARN(BASE, "GANTRY_STALL_SIGNAL=%s is ignored: the program has its own handler for this signal",
+			 name);
 		return 0;
 	}
 	if (sigaction(number, &act, NULL) == 0)
@@ -85,7 +86,7 @@ void inet_asked_start(enum inet_asker who)
 		return;
 	signal_source.fd = wake_fd;
 	if (inet_source_add(&signal_source, EPOLLIN) != GANTRY_OK)
-		LOG_WARN(BASE, "GANTRY_STALL_SIGNAL is not heard: %s", strerror(errno));
+		LOG_WARN(BASE, "cannot watch for GANTRY_STALL_SIGNAL: %s", strerror(errno));
 }
 
 void inet_asked_stop(enum inet_asker who)

@@ -278,7 +278,7 @@ enum inet_event inet_handshake_accept(struct inet_handshake *h, const void *payl
 		memcpy(m + INET_ANSWER_SIZE, payload, payload_size);
 	if (h->key.auth != INET_AUTH_NONE) {
 		if (make_mac(h, false, h->at + size, mac) != GANTRY_OK)
-			return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
+			return fail(h, GANTRY_ERR_UNSUPPORTED, "no common authentication method");
 		memcpy(m + AT_MAC, mac, sizeof(mac));
 	}
 	queue_message(h, m, size);
@@ -410,7 +410,7 @@ static enum inet_event refuse_auth(struct inet_handshake *h)
 	if (h->peer_auth == INET_AUTH_SHOWN || h->key.auth == INET_AUTH_SHOWN)
 		return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "only the build of the %s has OpenSSL",
 					     ours ? h->protocol->accepting : h->protocol->connecting);
-	return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "the two sides authenticate in different ways");
+	return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "the two sides use different authentication methods");
 }
 
 /* The value of the setting whose name ends at `end`; NULL: it is not among these. */
@@ -493,10 +493,9 @@ static enum inet_event heard_proof(struct inet_handshake *h, const uint8_t *m)
 	enum inet_event event;
 
 	if (!is_mac(h, true, h->at, m + MAGIC_SIZE))
-		return inet_handshake_refuse(h, GANTRY_ERR_AUTH,
-					     h->key.auth == INET_AUTH_SECRET
-						     ? "GANTRY_SECRET differs between the two sides"
-						     : "the key does not fit");
+		return inet_handshake_refuse(
+			h, GANTRY_ERR_AUTH,
+			h->key.auth == INET_AUTH_SECRET ? "GANTRY_SECRET differs between the two sides" : "wrong key");
 	event = compare_settings(h);
 	if (event != INET_PROVED || !h->cipher)
 		return event;
@@ -548,13 +547,13 @@ static enum inet_event prove_key(struct inet_handshake *h, uint8_t cipher)
 	if (h->key.auth == INET_AUTH_NONE)
 		return fail(h, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s", h->protocol->accepting);
 	if (cipher >= GANTRY_CIPHERS || (cipher && !offer))
-		return fail(h, GANTRY_ERR_PROTOCOL, "it wants a cipher that is not there");
+		return fail(h, GANTRY_ERR_PROTOCOL, "peer chose a cipher that is not available here");
 	h->cipher = (enum gantry_cipher)cipher;
 	h->at += h->got;
 	h->got = 0;
 	memcpy(h->proof, proof_magic, MAGIC_SIZE);
 	if (make_mac(h, true, h->at, h->proof + MAGIC_SIZE) != GANTRY_OK)
-		return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
+		return fail(h, GANTRY_ERR_UNSUPPORTED, "no common authentication method");
 	if (h->cipher)
 		return prove_and_begin(h);
 	queue_message(h, h->proof, INET_PROOF_SIZE);
@@ -584,7 +583,7 @@ static enum inet_event heard_refusal(struct inet_handshake *h, const uint8_t *m)
 			h->refused = true;
 			return fail(h, refusals[i].heard, "%s", text);
 		}
-	return fail(h, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
+	return fail(h, GANTRY_ERR_PROTOCOL, "peer is not a Gantry endpoint");
 }
 
 static enum inet_event heard_answer(struct inet_handshake *h, const uint8_t *m)
@@ -603,9 +602,8 @@ static enum inet_event heard_answer(struct inet_handshake *h, const uint8_t *m)
 		return heard_refusal(h, m);
 	if (!is_from_peer(h, h->said + h->at))
 		return fail(h, GANTRY_ERR_AUTH,
-			    h->key.auth == INET_AUTH_SECRET
-				    ? "what answers there does not know the secret (GANTRY_SECRET)"
-				    : "what answers there does not know the key");
+			    h->key.auth == INET_AUTH_SECRET ? "peer does not have the same GANTRY_SECRET"
+							    : "peer does not have the key");
 	if (!h->cipher && h->key.encrypt == INET_ENCRYPT_REQUIRE)
 		return fail(h, GANTRY_ERR_AUTH, "GANTRY_ENCRYPT=require on the %s, but the %s does not encrypt",
 			    h->protocol->connecting, h->protocol->accepting);
@@ -639,7 +637,7 @@ static enum inet_event heard_tls(struct inet_handshake *h, const uint8_t *m)
 	int rc;
 
 	if (m[0] == answer_magic[0])
-		return client ? heard_refusal(h, m) : fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer");
+		return client ? heard_refusal(h, m) : fail(h, GANTRY_ERR_PROTOCOL, "peer sent data before the reply");
 	rc = inet_tls_input(x->tls, m, h->got, why, sizeof(why));
 	h->got = 0;
 	queue_message(h, x->out, inet_tls_output(x->tls, x->out, sizeof(x->out)));
@@ -661,13 +659,13 @@ static const struct {
 	enum inet_event (*heard)(struct inet_handshake *h, const uint8_t *m);
 	const char *not_that, *owes;
 } states[INET_STATES] = {
-	[INET_HEAR_HELLO] = {hello_size, heard_hello, "it does not speak our protocol", "it never said hello"},
-	[INET_ASKED] = {.owes = "its hello was not looked into in time"},
-	[INET_HEAR_PROOF] = {proof_size, heard_proof, "not a proof", "it never proved itself"},
-	[INET_HEAR_TLS] = {tls_size, heard_tls, "not TLS", "it never finished TLS"},
-	[INET_OWES_ANSWER] = {.owes = "its answer was not settled in time"},
-	[INET_HEAR_ANSWER] = {answer_size, heard_answer, "what answers there does not speak our protocol", "no answer"},
-	[INET_HEAR_LAST] = {answer_size, heard_answer, "what answers there does not speak our protocol", "no answer"},
+	[INET_HEAR_HELLO] = {hello_size, heard_hello, "not a Gantry endpoint", "no hello message in time"},
+	[INET_ASKED] = {.owes = "hello message was not processed in time"},
+	[INET_HEAR_PROOF] = {proof_size, heard_proof, "not a proof", "no proof of the secret in time"},
+	[INET_HEAR_TLS] = {tls_size, heard_tls, "not TLS", "TLS handshake did not finish in time"},
+	[INET_OWES_ANSWER] = {.owes = "reply was not decided in time"},
+	[INET_HEAR_ANSWER] = {answer_size, heard_answer, "peer is not a Gantry endpoint", "no answer"},
+	[INET_HEAR_LAST] = {answer_size, heard_answer, "peer is not a Gantry endpoint", "no answer"},
 	[INET_OVER_DONE] = {.owes = ""},
 	[INET_OVER_FAILED] = {.owes = ""},
 };
@@ -758,7 +756,7 @@ static enum inet_event hear_nothing(struct inet_handshake *h, int fd)
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return INET_AGAIN;
-	return n > 0 ? fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer") : fail_broken(h, n ? errno : 0);
+	return n > 0 ? fail(h, GANTRY_ERR_PROTOCOL, "peer sent data before the reply") : fail_broken(h, n ? errno : 0);
 }
 
 static enum inet_event receive_messages(struct inet_handshake *h, int fd)

@@ -167,7 +167,7 @@ enum inet_event inet_handshake_refuse(struct inet_handshake *h, gantry_result r,
 enum inet_event inet_handshake_move(struct inet_handshake *h, int fd);
 /* For which events to call it again. */
 uint32_t inet_handshake_events(const struct inet_handshake *h);
-/* What the peer has left undone so far: "it never said hello". */
+/* What the peer has left undone so far: "no hello message in time". */
 const char *inet_handshake_owes(const struct inet_handshake *h);
 
 #endif

@@ -65,11 +65,11 @@ static void count_stranger(const struct inet_conn *c, const char *why)
 	if (c->service && c->service->warns &&
 	    (r == GANTRY_ERR_AUTH || r == GANTRY_ERR_VERSION || r == GANTRY_ERR_SETTING) &&
 	    gantry_ratelimit_pass(&warn_limit, &more))
-		LOG_WARN(NET, "refused %s (%s), which has not proved to be a peer: %s%s",
-			 gantry_addr_text(&c->addr, text), c->shake.peer, why, LEFT_OUT(more));
+		LOG_WARN(NET, "refused unauthenticated connection from %s (%s): %s%s", gantry_addr_text(&c->addr, text),
+			 c->shake.peer, why, LEFT_OUT(more));
 	if (gantry_ratelimit_pass(&limit, &more))
-		LOG_INFO(NET, "refused a stranger from %s: %s (%llu so far)", gantry_addr_text(&c->addr, text), why,
-			 (unsigned long long)n);
+		LOG_INFO(NET, "refused unknown connection from %s: %s (%llu so far)", gantry_addr_text(&c->addr, text),
+			 why, (unsigned long long)n);
 }
 
 /* The hand-shake has failed, or nobody waits for its end. */
@@ -105,7 +105,7 @@ static void said_hello(struct inet_conn *c) REQUIRES(loop_mu)
 	struct inet_service *s = find_service(c->shake.name);
 
 	if (!s || inet_loop.parting) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "nobody here speaks %s: it was closed", c->shake.name);
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "no %s listener in this process: it was closed", c->shake.name);
 		return;
 	}
 	c->service = s;
@@ -193,7 +193,7 @@ bool inet_conn_accept(struct inet_conn *c, const void *payload, size_t size)
 	if (!inet_loop.parting && inet_handshake_accept(&c->shake, payload, size) == INET_DONE &&
 	    move_shake(c) == INET_DONE)
 		return true;
-	conn_drop(c, inet_loop.parting ? "the process exits" : "it does not take the answer");
+	conn_drop(c, inet_loop.parting ? "the process exits" : "peer is not reading the reply");
 	return false;
 }
 
@@ -227,7 +227,7 @@ static bool make_room(void) REQUIRES(loop_mu)
 			continue;
 		if (inet_loop.now - c->since < crowd_ns)
 			return false;
-		conn_drop(c, "too many at once, the oldest goes");
+		conn_drop(c, "too many pending connections; dropped the oldest");
 		return true;
 	}
 	return false;
@@ -246,7 +246,8 @@ static void accept_failed(struct inet_port *p, int e) REQUIRES(loop_mu)
 	uint32_t more;
 
 	if (gantry_ratelimit_pass(&limit, &more))
-		LOG_WARN(NET, "accept: %s (%s); connections wait%s", strerror(e), sock_errno_hint(e), LEFT_OUT(more));
+		LOG_WARN(NET, "accept: %s (%s); new connections wait in the backlog%s", strerror(e), sock_errno_hint(e),
+			 LEFT_OUT(more));
 	pause_port(p); /* out of descriptors, most likely: instead of spinning */
 }
 

@@ -266,8 +266,8 @@ out:
 
 gantry_result inet_refuse_forked(const char *what)
 {
-	FAIL_NOW(GANTRY_ERR_USAGE,
-		 "%s: this process was forked from the one that made it: make another one here, or exec", what);
+	FAIL_NOW(GANTRY_ERR_USAGE, "%s was created before this process was forked: create another one here, or exec",
+		 what);
 }
 
 void inet_abandon(struct gantry_list *list)

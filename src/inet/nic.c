@@ -240,7 +240,7 @@ static void add_addr(struct gantry_nic *nic, const struct ifaddrs *ifa)
 
 	if (a.sa.sa_family == AF_INET6 &&
 	    v6_flags(&a.in6.sin6_addr, nic->ifindex) & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) {
-		LOG_DEBUG(NET, "%s: an IPv6 address that is tentative or a duplicate was left out", nic->name);
+		LOG_DEBUG(NET, "%s: skipped a tentative or duplicate IPv6 address", nic->name);
 		return;
 	}
 	rank = addr_rank(&a, nic->ifindex);
@@ -584,7 +584,7 @@ static void add_left_out(struct text *t, const struct gantry_nic_list *list, con
 			continue;
 		add(t, "%s%s (%s)", before, list->nics[i].name, v[i].why);
 		before = ", ";
-		LOG_DEBUG(NET, "left out interface %s: %s", list->nics[i].name, v[i].why);
+		LOG_DEBUG(NET, "skipped interface %s: %s", list->nics[i].name, v[i].why);
 	}
 }
 
@@ -641,9 +641,9 @@ static gantry_result nothing_usable(const struct gantry_nic_list *list, const ch
 	for (int i = 0; i < list->count; i++)
 		matches += gantry_nic_pattern_match(pattern, list->nics[i].name);
 	if (!*pattern)
-		add(&w, "no interface can be used");
+		add(&w, "no interface is usable");
 	else if (matches)
-		add(&w, "no interface that matches '%s' can be used", pattern);
+		add(&w, "no interface matching '%s' is usable", pattern);
 	else
 		add(&w, "no interface matches '%s'", pattern);
 	if (family != AF_UNSPEC)

@@ -40,16 +40,16 @@ static const struct {
 } errnos[] = {
 	{EINTR, SOCK_RETRY, "interrupted"},
 	{EAGAIN, SOCK_RETRY, "no local port or resource right now"},
-	{ECONNREFUSED, SOCK_RETRY, "nothing listens there (yet)"},
+	{ECONNREFUSED, SOCK_RETRY, "nothing is listening there (yet)"},
 	{ECONNABORTED, SOCK_RETRY, "the connection was aborted"},
 	{ECONNRESET, SOCK_RETRY, "the other side reset the connection"},
 	{EPIPE, SOCK_RETRY, "the other side closed the connection"},
-	{EHOSTUNREACH, SOCK_RETRY, "no route to that host, or it does not answer"},
+	{EHOSTUNREACH, SOCK_RETRY, "no route to that host, or the host does not respond"},
 	{ENETUNREACH, SOCK_RETRY, "no route to that network"},
 	{EHOSTDOWN, SOCK_RETRY, "that host is down"},
 	{ENETDOWN, SOCK_RETRY, "the network interface is down"},
-	{ETIMEDOUT, SOCK_RETRY, "no answer: a firewall may drop the packets"},
-	{EINPROGRESS, SOCK_RETRY, "no answer: a firewall may drop the packets"},
+	{ETIMEDOUT, SOCK_RETRY, "no response; a firewall may be dropping packets"},
+	{EINPROGRESS, SOCK_RETRY, "no response; a firewall may be dropping packets"},
 	{EALREADY, SOCK_RETRY, "already connecting"},
 	{ENOBUFS, SOCK_RETRY, "no buffer space"},
 	{EPROTO, SOCK_RETRY, "protocol error"},
@@ -145,11 +145,11 @@ static gantry_result cannot_listen(const struct gantry_addr *addr, const struct 
 		FAIL_NOW(r, "%s: no port is free", gantry_addr_text(addr, text));
 	if (e == EADDRINUSE && first == last)
 		FAIL_NOW(r,
-			 "%s: port %u is in use by another program; choose another one, or a wider GANTRY_PORT_RANGE",
+			 "%s: port %u is in use by another program; choose another port or a wider GANTRY_PORT_RANGE",
 			 gantry_addr_text(addr, text), first);
 	if (e == EADDRINUSE)
 		FAIL_NOW(r,
-			 "%s: ports %u to %u are in use by other programs; each process needs one, choose a wider "
+			 "%s: ports %u to %u are all in use; each process needs one port: choose a wider "
 			 "GANTRY_PORT_RANGE",
 			 gantry_addr_text(addr, text), first, last);
 	if (e == EACCES && first && first < 1024)
@@ -366,7 +366,7 @@ static void refused_congestion(const char *name, int e)
 		LOG_DEBUG(NET, "congestion control %s: %s", name, strerror(e));
 	else
 		LOG_WARN(NET, "GANTRY_CONGESTION=%s: %s; connections keep the system's default", name,
-			 e == ENOENT ? "the kernel has no such congestion control" : strerror(e));
+			 e == ENOENT ? "the kernel does not have this congestion control" : strerror(e));
 }
 
 static void set_congestion(int fd, int same_host)
@@ -472,7 +472,7 @@ bool sock_fd_reserve(long n, long spare)
 		LOG_WARN(NET, "setrlimit RLIMIT_NOFILE to %lld: %s", (long long)limit.rlim_cur, strerror(errno));
 		return left >= n;
 	}
-	LOG_INFO(NET, "raised the limit of open files (RLIMIT_NOFILE) from %ld to %lld: %ld more are needed", soft,
+	LOG_INFO(NET, "raised the limit of open files (RLIMIT_NOFILE) from %ld to %lld; %ld more were needed", soft,
 		 (long long)limit.rlim_cur, n);
 	return sock_fd_budget(&soft) >= n;
 }

@@ -192,8 +192,8 @@ static int open_socket(char ret_path[PATH_SIZE])
 		err = errno;
 	}
 	if (fd < 0)
-		LOG_INFO(NET, "no counters for gantry top: %s: %s (GANTRY_STATS_DIR)", dir,
-			 err == EPERM ? "others can write to it" : strerror(err));
+		LOG_INFO(NET, "counters are not available to gantry top: %s: %s (GANTRY_STATS_DIR)", dir,
+			 err == EPERM ? "it is writable by other users" : strerror(err));
 	else
 		snprintf(ret_path, PATH_SIZE, "%.*s", PATH_SIZE - 1, path);
 	return fd;

@@ -150,7 +150,7 @@ int inet_tls_input(struct inet_tls *t, const uint8_t *record, size_t n, char *wh
 		if (o->SSL_session_reused(t->ssl) && o->SSL_version(t->ssl) == TLS1_3_VERSION &&
 		    !o->BIO_ctrl_pending(t->in))
 			return 1;
-		snprintf(why, why_size, "not by the pre-shared key");
+		snprintf(why, why_size, "TLS did not use the pre-shared key");
 		return -1;
 	}
 	if (o->SSL_get_error(t->ssl, rc) == SSL_ERROR_WANT_READ)

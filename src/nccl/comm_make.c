@@ -58,10 +58,10 @@ static gantry_result read_config(const ncclConfig_t *theirs, ncclConfig_t *ret)
 	if (!theirs)
 		return GANTRY_OK;
 	if (theirs->magic != NCCL_API_MAGIC)
-		FAIL_NOW(GANTRY_ERR_INVALID, "an ncclConfig_t that was not initialised by NCCL_CONFIG_INITIALIZER");
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t was not initialised with NCCL_CONFIG_INITIALIZER");
 	size = theirs->size;
 	if (size < offsetof(ncclConfig_t, cgaClusterSize))
-		FAIL_NOW(GANTRY_ERR_INVALID, "an ncclConfig_t of %zu bytes", size);
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t has an unsupported size of %zu bytes", size);
 	memcpy(ret, theirs, size < sizeof(*ret) ? size : sizeof(*ret));
 	if (ret->version < VERSION_WITH_TRAFFIC_CLASS)
 		ret->trafficClass = none;
@@ -252,7 +252,7 @@ static gantry_result init_comm(const struct init_args *a, ncclComm_t *into)
 	struct gantry_device *device = a->device;
 
 	if (!into)
-		FAIL(GANTRY_ERR_INVALID, "%s: no place for the communicator", a->function);
+		FAIL(GANTRY_ERR_INVALID, "%s: comm is NULL", a->function);
 	if (a->nranks < 1 || a->rank < 0 || a->rank >= a->nranks)
 		FAIL(GANTRY_ERR_INVALID, "%s: rank %d of %d", a->function, a->rank, a->nranks);
 	*into = NULL;
@@ -382,7 +382,7 @@ static gantry_result split_comm(ncclComm_t comm, int color, int key, ncclComm_t 
 	if (!c)
 		return GANTRY_ERR_INVALID;
 	if (!into)
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommSplit: no place for the communicator");
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommSplit: newcomm is NULL");
 	if (color < NCCL_SPLIT_NOCOLOR)
 		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommSplit: color %d", color);
 	TRY_NOW(job_from(make_split, c, color >= 0, into, config, &job));
@@ -405,11 +405,12 @@ static gantry_result shrink_comm(ncclComm_t comm, const int *exclude, int n, ncc
 	if (!c)
 		return GANTRY_ERR_INVALID;
 	if (!into || !exclude || n < 1 || n >= gantry_comm_size(c->comm) || (flags & ~NCCL_SHRINK_ABORT))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommShrink: %d ranks to exclude, flags %d", n, flags);
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommShrink: invalid arguments: %d ranks to exclude, flags %d", n,
+			 flags);
 	for (int i = 0; i < n; i++)
 		if (exclude[i] < 0 || exclude[i] >= gantry_comm_size(c->comm) ||
 		    exclude[i] == gantry_comm_rank(c->comm))
-			FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommShrink: rank %d is to be excluded", exclude[i]);
+			FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommShrink: cannot exclude rank %d", exclude[i]);
 	TRY_NOW(job_from(make_shrink, c, true, into, config, &job));
 	job->exclude = malloc((size_t)n * sizeof(*exclude)); /* the caller's may be gone when the job runs */
 	if (!job->exclude) {
@@ -452,9 +453,9 @@ static gantry_result grow_comm(struct ncclComm *c, int nranks, const ncclUniqueI
 	struct nccl_job *job;
 
 	if (!into || nranks < 1 || (c && (rank != -1 || nranks <= gantry_comm_size(c->comm))))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommGrow: rank %d of %d", rank, nranks);
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommGrow: invalid rank %d of %d", rank, nranks);
 	if (!c && (!id || rank < 0 || rank >= nranks))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommGrow: a new rank %d of %d", rank, nranks);
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommGrow: invalid new rank %d of %d", rank, nranks);
 	if (c) {
 		TRY_NOW(job_from(make_grow, c, true, into, config, &job));
 	} else {

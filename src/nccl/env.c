@@ -309,7 +309,7 @@ static gantry_result check_asked(void)
 
 	if (p->encrypt == PARAM_ENCRYPT_REQUIRE && *p->secret)
 		return GANTRY_OK;
-	FAIL_NOW(GANTRY_ERR_USAGE, "ncclSetEncryption: GANTRY_ENCRYPT is set, and is not require");
+	FAIL_NOW(GANTRY_ERR_USAGE, "ncclSetEncryption: GANTRY_ENCRYPT is set to something other than require");
 }
 
 static gantry_result set_encryption(const ncclEncryptionConfig_t *config)
@@ -321,15 +321,16 @@ static gantry_result set_encryption(const ncclEncryptionConfig_t *config)
 		FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: the configuration was not initialised");
 	if (config && config->mode == MODE_PSK) {
 		if (!config->psk || strlen(config->psk) < PSK_MIN)
-			FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: the key has less than %d bytes", PSK_MIN);
+			FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: the key has fewer than %d bytes", PSK_MIN);
 		psk = gantry_secret_keep(config->psk);
 		if (!psk)
 			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a key");
 	} else if (config && config->mode != MODE_NONE) {
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: mode %d is not known", config->mode);
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclSetEncryption: unknown mode %d", config->mode);
 	}
 	if (load_acquire(&begun) && psk != load_acquire(&asked_psk))
-		FAIL_NOW(GANTRY_ERR_USAGE, "ncclSetEncryption comes after the first communicator or id");
+		FAIL_NOW(GANTRY_ERR_USAGE,
+			 "ncclSetEncryption must be called before the first communicator or id is created");
 	store_release(&asked_psk, psk);
 	TRY_NOW(nccl_begin());
 	TRY_NOW(gantry_params_load(1));
@@ -398,9 +399,9 @@ void nccl_env_tell(int rank)
 	if (!*told || exchange_relaxed(&said, 1))
 		return;
 	if (rank == 0)
-		LOG_WARN(COMM, "set, and without effect under Gantry: %s", told);
+		LOG_WARN(COMM, "these variables are set but have no effect under Gantry: %s", told);
 	else
-		LOG_INFO(COMM, "set, and without effect under Gantry: %s", told);
+		LOG_INFO(COMM, "these variables are set but have no effect under Gantry: %s", told);
 }
 
 NCCL_FUNCTION(void, ResetDebugInit, (void))

@@ -72,15 +72,15 @@ NCCL_FUNCTION(const char *, GetErrorString, (ncclResult_t result))
 {
 	static const char *const texts[] = {
 		[ncclSuccess] = "no error",
-		[ncclUnhandledCudaError] = "a call of CUDA failed (GANTRY_LOG=info tells more)",
-		[ncclSystemError] =
-			"a system call failed, or memory or another resource is exhausted (GANTRY_LOG=info tells more)",
-		[ncclInternalError] = "an error within Gantry; please report it",
-		[ncclInvalidArgument] = "an argument is not allowed (ncclGetLastError says which)",
-		[ncclInvalidUsage] = "the call is not allowed here or now (ncclGetLastError says why)",
-		[ncclRemoteError] = "another rank failed, or the network to it (ncclGetLastError says which)",
+		[ncclUnhandledCudaError] = "a CUDA call failed (GANTRY_LOG=info shows details)",
+		[ncclSystemError] = "a system call failed, or memory or another resource is exhausted (GANTRY_LOG=info "
+				    "shows details)",
+		[ncclInternalError] = "internal error in Gantry; please report it",
+		[ncclInvalidArgument] = "invalid argument (ncclGetLastError names it)",
+		[ncclInvalidUsage] = "invalid use of the API (ncclGetLastError gives the reason)",
+		[ncclRemoteError] = "another rank or the network to it failed (ncclGetLastError names it)",
 		[ncclInProgress] = "the operation is in progress",
-		[ncclTimeout] = "the operation did not end in time (ncclGetLastError says which)",
+		[ncclTimeout] = "the operation timed out (ncclGetLastError names it)",
 	};
 
 	if ((unsigned)result >= sizeof(texts) / sizeof(*texts))

@@ -109,7 +109,7 @@ NCCL_FUNCTION(ncclResult_t, RedOpCreatePreMulSum,
 		return nccl_result(nccl_missing("ncclRedOpCreatePreMulSum"));
 	if (where != ncclScalarDevice && where != ncclScalarHostImmediate)
 		return nccl_result(gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__,
-					       "ncclRedOpCreatePreMulSum: there is no residence %d", (int)where));
+					       "ncclRedOpCreatePreMulSum: unknown residence %d", (int)where));
 	nccl_enter(c);
 	r = gantry_op_create_premul(c->comm, TYPE, scalar, where == ncclScalarDevice, &made);
 	nccl_leave(c);
@@ -150,7 +150,7 @@ static gantry_result put(const void *buf, size_t count, ncclDataType_t type, int
 	uint32_t size = (unsigned)type < GANTRY_TYPE_COUNT ? coll_type_bytes((unsigned)type) : 0;
 
 	if (!size || count > SIZE_MAX / size)
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclPutSignal: %zu elements of type %d", count, (int)type);
+		FAIL_NOW(GANTRY_ERR_INVALID, "ncclPutSignal: invalid size: %zu elements of type %d", count, (int)type);
 	return gantry_put(buf, count * size, peer, (struct gantry_window *)window, offset, signal, comm, stream);
 }
 
@@ -234,7 +234,7 @@ NCCL_FUNCTION(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))
 		return nccl_result(r);
 	if (info->magic != NCCL_SIM_INFO_MAGIC || info->size < offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float))
 		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-					       "ncclGroupSimulateEnd: a struct that was not initialised"));
+					       "ncclGroupSimulateEnd: the struct was not initialised"));
 	info->estimatedTime = NCCL_UNDEF_FLOAT;
 	return ncclSuccess;
 }

@@ -37,8 +37,8 @@ struct ncclComm *nccl_comm_of(ncclComm_t c, const char *function)
 	}
 	gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__, "%s: %s", function,
 		    !c				  ? "the communicator is NULL"
-		    : c->magic == NCCL_COMM_MAGIC ? "the communicator is still being made"
-						  : "this is no communicator, or it was destroyed");
+		    : c->magic == NCCL_COMM_MAGIC ? "the communicator is still being created"
+						  : "not a communicator, or already destroyed");
 	return NULL;
 }
 
@@ -209,7 +209,7 @@ static gantry_result finalize_comm(ncclComm_t comm)
 		return GANTRY_ERR_INVALID;
 	if (c->ending != NCCL_LIVES || c->revoked)
 		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommFinalize: the communicator %s",
-			 c->revoked ? "was revoked" : "is being finalized already");
+			 c->revoked ? "was revoked" : "is already being finalized");
 	return end_job(c, false);
 }
 
@@ -245,7 +245,8 @@ static bool await_calls(const struct ncclComm *c)
 static void reclaim_comm(struct ncclComm *c)
 {
 	if (!await_calls(c)) {
-		LOG_WARN(COMM, "a thread is still in a call of an aborted communicator: its memory is left to it");
+		LOG_WARN(COMM,
+			 "a thread is still inside a call on an aborted communicator, so its memory is not freed");
 		return;
 	}
 	gantry_comm_destroy(c->comm);
@@ -438,7 +439,7 @@ static ncclResult_t tell_number(ncclComm_t comm, const char *function, int (*ask
 		return nccl_result(nccl_missing(function));
 	if (!c->blocking && gantry_comm_error(c->comm, NULL, NULL, 0) == GANTRY_AGAIN)
 		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-					       "%s: the communicator is still being made", function));
+					       "%s: the communicator is still being created", function));
 	*ret = ask(c->comm);
 	return ncclSuccess;
 }

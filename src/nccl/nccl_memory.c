@@ -166,8 +166,8 @@ out:
 NCCL_FUNCTION(ncclResult_t, MemAlloc, (void **ptr, size_t size))
 {
 	if (!ptr)
-		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-					       "ncclMemAlloc: no place for the address"));
+		return nccl_result(
+			gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__, "ncclMemAlloc: ptr is NULL"));
 	*ptr = NULL;
 	return size ? nccl_result(allocate(ptr, size)) : ncclSuccess;
 }

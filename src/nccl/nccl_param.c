@@ -53,7 +53,7 @@ static void value_of(size_t i, char buf[VALUE_TEXT])
 static gantry_result find_key(const char *key, size_t *ret)
 {
 	if (!key)
-		FAIL_NOW(GANTRY_ERR_INVALID, "no name of a parameter");
+		FAIL_NOW(GANTRY_ERR_INVALID, "no parameter name given");
 	TRY_NOW(nccl_begin());
 	for (size_t i = 0; i < count_all(); i++) {
 		if (strcmp(key, name_of(i)) == 0) {
@@ -70,7 +70,7 @@ static gantry_result text_of(ncclParamHandle_t handle, char buf[VALUE_TEXT])
 
 	TRY_NOW(nccl_begin());
 	if (!number || number > count_all())
-		FAIL_NOW(GANTRY_ERR_INVALID, "this is no handle of a parameter");
+		FAIL_NOW(GANTRY_ERR_INVALID, "not a parameter handle");
 	value_of(number - 1, buf);
 	return GANTRY_OK;
 }
@@ -160,7 +160,7 @@ NCCL_FUNCTION(ncclResult_t, ParamGet, (ncclParamHandle_t handle, void *value, in
 	}
 	if (*len > room)
 		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-					       "ncclParamGet: room for %d of %d bytes", room, *len));
+					       "ncclParamGet: buffer holds %d bytes, but %d are needed", room, *len));
 	memcpy(value, from, (size_t)*len);
 	return ncclSuccess;
 }

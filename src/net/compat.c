@@ -233,7 +233,7 @@ static gantry_result check_entries(const struct gantry_compat *c)
 			gantry_text_add(missing, sizeof(missing), " %s", entries[i].name);
 	}
 	if (*missing)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", c->label,
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks functions that NCCL always calls:%s", c->label,
 			 c->net.version, missing);
 	return GANTRY_OK;
 }
@@ -299,7 +299,7 @@ static gantry_result compat_finalize(struct gantry_net *net, void *arg)
 static gantry_result need_ctx(const struct gantry_compat *c, const void *ctx, const char *call)
 {
 	if (!ctx)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s without a context from init", c->label, call);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s was called without a context from init", c->label, call);
 	return GANTRY_OK;
 }
 
@@ -380,7 +380,7 @@ static gantry_result compat_make_vdevice(struct gantry_net *net, const struct ga
 	gantry_result r;
 
 	if (net->version < 9)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: no fused devices before v9 (this is v%d)", c->label,
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: fused devices need v9 or later (this is v%d)", c->label,
 			 net->version);
 	NEED(c, makeVDevice);
 	if (vdev->ndevs < 1 || vdev->ndevs > max)
@@ -498,7 +498,7 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 
 	UNWRITTEN(c, req);
 	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: 1 to %d are possible", c->label, n,
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: expected 1 to %d", c->label, n,
 			 GANTRY_NET_MAX_RECVS);
 	if (net->version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
 		req = *request;
@@ -571,8 +571,8 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 	if (strcmp(c->net.name, gantry_net_tcp()->name) != 0 &&
 	    (*gantry_params()->trace || *gantry_params()->stall_dir))
 		LOG_WARN(LOADER,
-			 "%s records nothing of its connections: no trace (GANTRY_TRACE) and no stall report "
-			 "(GANTRY_STALL_DIR) has them",
+			 "%s does not record its connections, so they appear in no trace (GANTRY_TRACE) and no stall "
+			 "report (GANTRY_STALL_DIR)",
 			 label);
 	*ret_net = &c->net;
 	return GANTRY_OK;

@@ -239,7 +239,7 @@ static gantry_result open_list(const char *spec, bool any, struct gantry_loader 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of plugins");
 	for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
 		if (strcmp(name, "none") == 0) {
-			note_refusal(&all, name, "none asked for");
+			note_refusal(&all, name, "no plugin requested");
 			break;
 		}
 		r = open_name(name, any, &all, ret_loader);

@@ -159,7 +159,7 @@ gantry_result gantry_collnet_plugin_connect(struct gantry_collnet_plugin *p, con
 	p->listen = NULL;
 	TRY_NOW(RESULT(p, connect, p->t.v12->connect(own, (int)ranks, (int)rank, listen, &comm)));
 	if (!comm)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: collNet connect gave no communicator", p->label);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: collNet connect returned no communicator", p->label);
 	p->comm = comm;
 	return LATER(p, closeListen, listen);
 }

@@ -13,13 +13,13 @@
 
 void gantry_cuda_kernels_load(struct cuda_gpu *g)
 {
-	snprintf(g->no_kernels, sizeof(g->no_kernels), "the plugin has no kernels");
+	snprintf(g->no_kernels, sizeof(g->no_kernels), "the plugin contains no kernels");
 }
 
 gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l)
 {
 	(void)s, (void)l;
-	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "gpu %d: the plugin has no kernels", dev->index);
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "gpu %d: the plugin contains no kernels", dev->index);
 }
 
 static void host_close(struct gantry_device *dev)

@@ -57,7 +57,7 @@ ncclResult_t plugin_result(gantry_result r)
 	if (gantry_result_is_remote(r))
 		return ncclRemoteError;
 	if (r == GANTRY_AGAIN)
-		LOG_ERROR(PLUGIN, "the core said \"again\" in a call that cannot pass it on");
+		LOG_ERROR(PLUGIN, "the core returned GANTRY_AGAIN from a call that cannot be retried");
 	if ((unsigned)r < sizeof(codes) / sizeof(codes[0]) && codes[r] != ncclSuccess)
 		return codes[r];
 	return ncclInternalError; /* a bug, here or at the peer */
@@ -85,14 +85,13 @@ static void look_at_settings(void)
 	if (gantry_device_cuda_count(NULL, 0) == 0)
 		return;
 	if (!loading || strcmp(loading, "EAGER") != 0)
-		LOG_WARN(PLUGIN, "UNPACK: set CUDA_MODULE_LOADING=EAGER for all ranks: a kernel that is loaded while a "
-				 "collective runs can stop both");
+		LOG_WARN(PLUGIN, "UNPACK: set CUDA_MODULE_LOADING=EAGER for all ranks: loading a kernel while a "
+				 "collective runs can deadlock both");
 	if (queues && strcmp(queues, "1") == 0)
-		LOG_WARN(PLUGIN,
-			 "UNPACK: CUDA_DEVICE_MAX_CONNECTIONS=1 lets copies wait behind the kernels that wait for "
-			 "them: unset it, or set 16");
+		LOG_WARN(PLUGIN, "UNPACK: CUDA_DEVICE_MAX_CONNECTIONS=1 makes copies queue behind the kernels that "
+				 "wait for them: unset it, or set it to 16");
 	if (!getenv("NCCL_NTHREADS") && !getenv("NCCL_MIN_NCHANNELS") && !getenv("NCCL_MIN_CTAS"))
-		LOG_INFO(PLUGIN, "UNPACK: NCCL may take too few threads for its unpacking: NCCL_MIN_NCHANNELS=8 "
+		LOG_INFO(PLUGIN, "UNPACK: NCCL may use too few threads for unpacking: NCCL_MIN_NCHANNELS=8 "
 				 "NCCL_NTHREADS=512 can make large messages faster");
 }
 
@@ -228,7 +227,7 @@ static gantry_result shared_context(int traffic_class, int unpack, void **ret_ct
 		if (shared[i].traffic_class == traffic_class && shared[i].unpack == unpack)
 			break;
 	if (i == 2 * MAX_TRAFFIC_CLASSES)
-		FAIL(GANTRY_ERR_LIMIT, "traffic class %d is one more than the %d that a process may use", traffic_class,
+		FAIL(GANTRY_ERR_LIMIT, "traffic class %d exceeds the limit of %d per process", traffic_class,
 		     MAX_TRAFFIC_CLASSES - 1);
 	if (i == nshared) {
 		TRY(CALL(init, 0, &c, &ctx));
@@ -335,7 +334,7 @@ static ncclResult_t plugin_make_vdevice(int *dev, int ndevs, const int *devs, in
 	gantry_result r;
 
 	if (ndevs < 1 || ndevs > max)
-		FAIL(GANTRY_ERR_INVALID, "a fused device of %d devices: 1 to %d are possible", ndevs, max);
+		FAIL(GANTRY_ERR_INVALID, "cannot fuse %d devices: expected 1 to %d", ndevs, max);
 	for (int i = 0; i < ndevs; i++)
 		v.devs[i] = devs[i];
 	TRY(CALL(make_vdevice, &v, dev));
@@ -368,7 +367,7 @@ static ncclResult_t irecv_int(void *comm, int n, void **data, int *sizes, int *t
 	gantry_result r;
 
 	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
-		FAIL(GANTRY_ERR_INVALID, "a receive of %d buffers: 1 to %d are possible", n, GANTRY_NET_MAX_RECVS);
+		FAIL(GANTRY_ERR_INVALID, "receive of %d buffers: expected 1 to %d", n, GANTRY_NET_MAX_RECVS);
 	for (int i = 0; i < n; i++) {
 		if (sizes[i] < 0)
 			return refuse_size("a receive", sizes[i]);

@@ -98,7 +98,7 @@ static ncclResult_t coll_make_vdevice(int *dev, int ndevs, const int *devs, int 
 	gantry_result r;
 
 	if (ndevs < 1 || ndevs > max)
-		FAIL(GANTRY_ERR_INVALID, "a fused device of %d devices: 1 to %d are possible", ndevs, max);
+		FAIL(GANTRY_ERR_INVALID, "cannot fuse %d devices: expected 1 to %d", ndevs, max);
 	memcpy(v.devs, devs, (size_t)ndevs * sizeof(*devs));
 	TRY(CALL(make_vdevice, &v, dev));
 out:
@@ -149,7 +149,7 @@ static ncclResult_t coll_listen_v6(int dev, void *handle, void **listen)
 	plugin_coll_mu_unlock(&coll_mu);
 	if (!ctx)
 		return plugin_result(
-			gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "listen before init"));
+			gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "listen was called before init"));
 	return plugin_result(open_listener(ctx, dev, handle, listen));
 }
 
@@ -186,7 +186,7 @@ static ncclResult_t coll_connect(void *handles[], int nranks, int rank, void *li
 		*comm = c;
 		return ncclSuccess;
 	}
-	LOG_WARN(PLUGIN, "collNet: rank %d of %d goes on without: %s", rank, nranks, gantry_last_error());
+	LOG_WARN(PLUGIN, "collNet: rank %d of %d continues without collNet: %s", rank, nranks, gantry_last_error());
 	CALL(close_listen, l->listen);
 	l->listen = NULL;
 	plugin_coll_mu_lock(&coll_mu);
@@ -213,7 +213,7 @@ static ncclResult_t coll_reg_mr_int(void *comm, void *data, int size, int type, 
 {
 	if (size < 0)
 		return plugin_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-						 "a registration of %d bytes", size));
+						 "invalid registration: %d bytes", size));
 	return coll_reg_mr(comm, data, (size_t)size, type, mr);
 }
 
@@ -255,7 +255,7 @@ static ncclResult_t coll_iallreduce_int(void *comm, void *send, void *recv, int 
 {
 	if (count < 0)
 		return plugin_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-						 "an all-reduce of %d elements", count));
+						 "invalid all-reduce: %d elements", count));
 	return coll_iallreduce(comm, send, recv, (size_t)count, type, op, send_mr, recv_mr, request);
 }
 
@@ -264,7 +264,7 @@ enum { PARTS_MAX = 8 };
 #define TAKE_PARTS(window, n, sges)                                                                                    \
 	do {                                                                                                           \
 		if ((n) < 1 || (n) > PARTS_MAX)                                                                        \
-			FAIL(GANTRY_ERR_INVALID, "%d parts: 1 to %d are possible", (n), PARTS_MAX);                    \
+			FAIL(GANTRY_ERR_INVALID, "%d parts: expected 1 to %d", (n), PARTS_MAX);                        \
 		for (int i_ = 0; i_ < (n); i_++)                                                                       \
 			parts[i_] = (struct iovec){(sges)[i_].address, (sges)[i_].size};                               \
 		(window).parts = parts;                                                                                \

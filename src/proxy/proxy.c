@@ -503,7 +503,7 @@ static int pass_all(struct gantry_proxy *p, int own_thread)
 			continue;
 		/* Sequentially consistent: whoever sets it and rings is seen before the sleep. */
 		if (g->config.abort && load_seq(g->config.abort)) {
-			LOG_INFO(PROXY, "aborted: %llu operations end", (unsigned long long)GET(g->pending));
+			LOG_INFO(PROXY, "aborted: ending %llu operations", (unsigned long long)GET(g->pending));
 			fail_group(p, g, GANTRY_ERR_ABORTED, -1, NULL);
 			worked = 1;
 			continue;
@@ -582,7 +582,8 @@ static void wait_until_gone(struct gantry_proxy *p, struct gantry_proxy_group *g
 	proxy_mu_lock(&p->mu);
 	while (!g->gone) {
 		if (!mutex_wait_until(&p->cond, &p->mu, gantry_now_ns() + COMPLAIN_S * 1000000000ull) && !complained++)
-			LOG_WARN(PROXY, "the progress thread has not answered for %d s: a transport blocks in it",
+			LOG_WARN(PROXY,
+				 "the progress thread has not responded for %d s: a transport call is blocking it",
 				 COMPLAIN_S);
 	}
 	proxy_mu_unlock(&p->mu);

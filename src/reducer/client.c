@@ -409,9 +409,9 @@ static gantry_result check_reduction(uint32_t type, uint32_t op, size_t count)
 	size_t bytes = reducer_type_bytes(type);
 
 	if (!bytes || !reducer_op_known(op))
-		FAIL_NOW(GANTRY_ERR_INVALID, "type %u with reduction %u: reducers have no such", type, op);
+		FAIL_NOW(GANTRY_ERR_INVALID, "reducers do not support type %u with reduction %u", type, op);
 	if (count > SIZE_MAX / 2 / bytes)
-		FAIL_NOW(GANTRY_ERR_INVALID, "a reduction of %zu elements", count);
+		FAIL_NOW(GANTRY_ERR_INVALID, "cannot reduce %zu elements", count);
 	return GANTRY_OK;
 }
 
@@ -441,7 +441,7 @@ static gantry_result check_window(const struct reducer_comm *c, const struct red
 	size_t bytes = 0;
 
 	if (!w->nparts || w->nparts > REDUCER_PARTS_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%u parts: 1 to %d are possible", w->nparts, REDUCER_PARTS_MAX);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%u parts: expected 1 to %d", w->nparts, REDUCER_PARTS_MAX);
 	for (uint32_t i = 0; i < w->nparts; i++)
 		bytes += w->parts[i].iov_len;
 	if (bytes < w->bytes || w->per_rank > SIZE_MAX / 2 / c->ranks || w->bytes > c->ranks * w->per_rank ||
@@ -550,7 +550,7 @@ static gantry_result dial_ranks(const struct reducer_config *config, const char 
 {
 	for (uint32_t i = 0; i < config->ranks; i++)
 		if (reducer_mesh_dial(m, i, config->handles[i]) != GANTRY_OK)
-			FAIL_NOW(GANTRY_ERR_INVALID, "the handle of rank %u was not made by gantry", i);
+			FAIL_NOW(GANTRY_ERR_INVALID, "the handle of rank %u was not created by gantry", i);
 	m->hello.job = job_of(m, reducers);
 	reducer_encode(&(struct reducer_message){.kind = REDUCER_HELLO, .hello = m->hello}, m->header);
 	for (uint32_t i = 0; i < config->ranks; i++)

@@ -93,7 +93,7 @@ static gantry_result connect_out(struct reducer_mesh *m, uint32_t i)
 	m->ends[i].out = comm;
 	TRY_NOW(NET(isend, comm, m->header, sizeof(m->header), REDUCER_TAG_DATA, NULL, hello));
 	if (!*hello)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection takes no message");
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection does not accept a message");
 	return GANTRY_OK;
 }
 
@@ -131,7 +131,7 @@ static void hear_hello(struct reducer_mesh *m, struct reducer_caller *c)
 	    (reducer_decode(c->hello, (size_t)size, &msg) != GANTRY_OK || msg.kind != REDUCER_HELLO ||
 	     msg.hello.job != m->hello.job || msg.hello.count != m->count || !m->dials[msg.hello.index].wanted ||
 	     m->dials[msg.hello.index].lost != GANTRY_OK || m->ends[msg.hello.index].in)) {
-		LOG_WARN(NET, "%s says hello for another job, too late, or in another version: it is refused",
+		LOG_WARN(NET, "refused %s: its hello is for another job, too late, or of another version",
 			 gantry_net_tcp_peer(c->in));
 		r = GANTRY_ERR_PROTOCOL;
 	}
@@ -155,7 +155,7 @@ static gantry_result accept_in(struct reducer_mesh *m, struct reducer_caller *c)
 	c->request = NULL;
 	TRY_NOW(NET(irecv, c->in, 1, &data, &size, &tag, NULL, &c->request));
 	if (!c->request)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection takes no receive");
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection does not accept a receive");
 	return GANTRY_OK;
 }
 

@@ -78,20 +78,20 @@ void reducer_group_destroy(struct reducer_group *g)
 /* ---- failures ---- */
 
 static const char *const fields[] = {
-	[REDUCER_WHY_SEQ] = "its number",    [REDUCER_WHY_COLL] = "the kind of collective",
-	[REDUCER_WHY_TYPE] = "the type",     [REDUCER_WHY_OP] = "the reduction",
-	[REDUCER_WHY_TOTAL] = "its bytes",   [REDUCER_WHY_CUT] = "how it is cut",
-	[REDUCER_WHY_GONE] = "who is there", [REDUCER_WHY_ENDED] = "whether it goes on",
+	[REDUCER_WHY_SEQ] = "sequence number", [REDUCER_WHY_COLL] = "kind of collective",
+	[REDUCER_WHY_TYPE] = "type",	       [REDUCER_WHY_OP] = "reduction",
+	[REDUCER_WHY_TOTAL] = "size in bytes", [REDUCER_WHY_CUT] = "piece size",
+	[REDUCER_WHY_GONE] = "membership",     [REDUCER_WHY_ENDED] = "state",
 };
 
 const char *reducer_failed_text(const struct reducer_failed *f, char buf[REDUCER_TEXT])
 {
 	if (f->why == REDUCER_WHY_GONE)
-		snprintf(buf, REDUCER_TEXT, "rank %u is gone: %s", f->rank, gantry_result_text(f->result));
+		snprintf(buf, REDUCER_TEXT, "rank %u was lost: %s", f->rank, gantry_result_text(f->result));
 	else if (f->why == REDUCER_WHY_ENDED)
-		snprintf(buf, REDUCER_TEXT, "the reducer was asked to shut down: %s", gantry_result_text(f->result));
+		snprintf(buf, REDUCER_TEXT, "the reducer is shutting down: %s", gantry_result_text(f->result));
 	else
-		snprintf(buf, REDUCER_TEXT, "ranks differ in operation %llu by %s: %llu on rank %u, %llu on rank %u",
+		snprintf(buf, REDUCER_TEXT, "ranks disagree in operation %llu on %s: %llu on rank %u, %llu on rank %u",
 			 (unsigned long long)f->seq, fields[f->why], (unsigned long long)f->value, f->rank,
 			 (unsigned long long)f->other_value, f->other);
 	return buf;
@@ -184,7 +184,7 @@ static gantry_result take_piece(struct reducer_group *g, uint32_t rank, size_t s
 	if (reducer_decode(data, size, &msg) != GANTRY_OK || msg.kind != REDUCER_PIECE || msg.piece.bytes > g->piece ||
 	    msg.piece.owner >= g->ranks ||
 	    size != REDUCER_HEADER + (reducer_sends(&msg.piece, rank) ? msg.piece.bytes : 0))
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s: rank %u (%s) sends what is no piece", g->name, rank,
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s: rank %u (%s) sent an invalid piece", g->name, rank,
 			 gantry_net_tcp_peer(m->end->in));
 	m->pieces[slot_of(m->arrived)] = msg.piece;
 	m->bytes[slot_of(m->arrived)] = (const char *)data + REDUCER_HEADER;

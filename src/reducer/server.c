@@ -81,11 +81,11 @@ static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 	struct reducer_ask ask;
 
 	if (known && reducer_ask_decode(c->shake.payload, c->shake.payload_size, &ask) != GANTRY_OK)
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "that is no job for a reducer");
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "not a valid job for a reducer");
 	else if (known && !is_for_us(c, &ask))
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
-				 "the rank dialled another address than that of this reducer: if addresses are "
-				 "translated on the way, set GANTRY_ADVERTISE at the reducer");
+				 "the rank connected to an address that does not belong to this reducer: with address "
+				 "translation in between, set GANTRY_ADVERTISE at the reducer");
 	else
 		inet_conn_challenge(c, &serving->key);
 }
@@ -189,10 +189,11 @@ static gantry_result check_room(const struct reducer_server *s, const struct red
 	size_t need = reducer_group_bytes(ask->ranks);
 
 	if (need > s->config.job_memory)
-		snprintf(why, len, "a job of %u ranks takes %s here, and one may have %s (--job-memory)", ask->ranks,
-			 SIZE_TEXT(need), SIZE_TEXT(s->config.job_memory));
+		snprintf(why, len,
+			 "a job of %u ranks needs %s here, which exceeds the limit per job of %s (--job-memory)",
+			 ask->ranks, SIZE_TEXT(need), SIZE_TEXT(s->config.job_memory));
 	else if (s->status.memory + need > s->config.memory)
-		snprintf(why, len, "a job of %u ranks takes %s here, and of %s (--memory) other jobs have %s",
+		snprintf(why, len, "a job of %u ranks needs %s here, but of %s (--memory) other jobs use %s",
 			 ask->ranks, SIZE_TEXT(need), SIZE_TEXT(s->config.memory), SIZE_TEXT(s->status.memory));
 	else
 		return GANTRY_OK;
@@ -210,22 +211,22 @@ static gantry_result take_ask(struct reducer_server *s, const struct reducer_ask
 	*ret_job = NULL;
 	memcpy(handle, ask->handle, sizeof(handle));
 	if (NET(take_handle, handle) != GANTRY_OK) { /* before a job is made of it */
-		snprintf(why, len, "the handle of rank %u is none", ask->rank);
+		snprintf(why, len, "the handle of rank %u is invalid", ask->rank);
 		return GANTRY_ERR_REFUSED;
 	}
 	if (!j) {
 		r = check_room(s, ask, why, len);
 		if (r == GANTRY_OK && create_job(s, ask, &j) != GANTRY_OK) {
-			snprintf(why, len, "the reducer cannot: %s", gantry_last_error());
+			snprintf(why, len, "the reducer failed: %s", gantry_last_error());
 			r = GANTRY_ERR_LIMIT;
 		}
 	} else if (j->works) {
-		snprintf(why, len, "all ranks of this job are here already");
+		snprintf(why, len, "all ranks of this job have already joined");
 		r = GANTRY_ERR_REFUSED;
 	} else if (j->ranks != ask->ranks || j->reducer != ask->reducer || j->reducers != ask->reducers) {
 		snprintf(why, len,
-			 "rank %u counts this as reducer %u of %u, it was asked as %u of %u before: GANTRY_REDUCERS "
-			 "must be the same on all ranks, and name a reducer once",
+			 "rank %u has this as reducer %u of %u, other ranks as %u of %u: GANTRY_REDUCERS must be the "
+			 "same on all ranks and name each reducer once",
 			 ask->rank, ask->reducer, ask->reducers, j->reducer, j->reducers);
 		r = GANTRY_ERR_SETTING;
 	}
@@ -240,7 +241,7 @@ static void refuse_job(struct reducer_server *s, const struct reducer_ask *ask, 
 {
 	const struct job j = {.id = ask->job, .ranks = ask->ranks};
 
-	LOG_WARN(NET, "job %016llx: rank %u of %u is refused: %s", (unsigned long long)ask->job, ask->rank, ask->ranks,
+	LOG_WARN(NET, "job %016llx: refused rank %u of %u: %s", (unsigned long long)ask->job, ask->rank, ask->ranks,
 		 why);
 	store_relaxed(&s->status.refused, s->status.refused + 1);
 	tell_event(s, &j, REDUCER_EVENT_REFUSED, why);
@@ -259,7 +260,7 @@ static int next_ask(struct reducer_server *s, struct reducer_ask *ret_ask)
 		c->tag = ++s->asks;
 		found = 1;
 	} else if (c) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "that is no job for a reducer");
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "not a valid job for a reducer");
 	}
 	inet_loop_unlock();
 	return found;
@@ -331,9 +332,9 @@ static uint32_t gather_job(struct reducer_server *s, struct job *j)
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
 		snprintf(why, sizeof(why), "%.180s", gantry_last_error());
 	else if (gone != REDUCER_NO_RANK)
-		snprintf(why, sizeof(why), "rank %u left before all were there", gone);
+		snprintf(why, sizeof(why), "rank %u left before all ranks had joined", gone);
 	else if (r == GANTRY_AGAIN && gantry_now_ns() >= j->deadline)
-		snprintf(why, sizeof(why), "no connection in time with %s",
+		snprintf(why, sizeof(why), "could not connect to %s in time",
 			 reducer_mesh_missing(j->mesh, missing, sizeof(missing)));
 	else if (r == GANTRY_AGAIN)
 		return moved;
@@ -500,7 +501,7 @@ static gantry_result open_port(struct reducer_server *s)
 
 	inet_loop_lock();
 	if (serving) {
-		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "this process has a reducer already");
+		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "this process already has a reducer");
 	} else {
 		serving = s;
 		service.protocol = reducer_protocol;

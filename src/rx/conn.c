@@ -69,11 +69,10 @@ gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, co
 		return GANTRY_OK;
 	}
 	if (!o)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a head of %zu bytes", payload);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a control message of %zu bytes", payload);
 	if (c->answering && c->answers_out == RX_ANSWERS_OUT) {
 		free(o);
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s asks and does not listen: %d answers wait for it", c->peer,
-			 RX_ANSWERS_OUT);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s is not reading; %d replies are queued", c->peer, RX_ANSWERS_OUT);
 	}
 	o->request = NULL;
 	o->size = RX_HEAD_SIZE + payload;
@@ -239,7 +238,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	TRY_NOW(post_heads(c));
 	gantry_list_append(&rx->conns, &c->node);
 	rx_stages_reserve(rx);
-	LOG_INFO(RX, "connected with %s, path %s", c->peer, c->path);
+	LOG_INFO(RX, "connected to %s, path %s", c->peer, c->path);
 	return GANTRY_OK;
 }
 

@@ -77,8 +77,8 @@ void rx_op_settle(struct gantry_rx_op *op)
 	if (op->phase == RX_WAITING) {
 		if (op->ending)
 			rx_op_done(op, GANTRY_ERR_CANCELLED,
-				   "cancelled by the caller before %s (tag %llu): %s is not told",
-				   op->send ? "it was offered" : "a send met it", tag, op->conn->peer);
+				   "cancelled by the caller before %s (tag %llu); %s was not involved",
+				   op->send ? "it was offered" : "a send matched it", tag, op->conn->peer);
 		return;
 	}
 	if (op->ending && !op->touching)
@@ -269,7 +269,7 @@ static void cancel_op(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu
 		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
 	if (!wait_done(op, deadline))
 		rx_conn_fail(op->conn, GANTRY_ERR_TIMEOUT,
-			     "%s did not let go of a cancelled transfer within %.1f s: the connection is ended",
+			     "%s did not release a cancelled transfer within %.1f s: closing the connection",
 			     op->conn->peer, (double)(gantry_now_ns() - since) / 1e9);
 }
 

@@ -33,10 +33,10 @@ static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
 		snprintf(rx->nic, sizeof(rx->nic), "%s", p.name);
 	}
 	if (rx->net_dev < 0 && name)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "there is no interface %s to use; there is %s", name,
-			 known[0] ? known : "none");
+		FAIL_NOW(GANTRY_ERR_CONFIG, "interface %s is not usable; usable: %s", name, known[0] ? known : "none");
 	if (rx->net_dev < 0)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d: %s", asked, n, known);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d devices: %s", asked, n,
+			 known);
 	return GANTRY_OK;
 }
 
@@ -50,13 +50,13 @@ static gantry_result configure_rx(struct gantry_rx *rx, const struct gantry_rx_c
 	rx->max_descs = (uint32_t)(config->max_frags ? config->max_frags : RX_DESCS);
 	rx->debug = config->debug || p->rx_debug;
 	if (rx->message < RX_MESSAGE_MIN || rx->message > RX_MESSAGE_MAX)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "messages of %s: allowed are %s to %s (GANTRY_RX_MESSAGE)",
+		FAIL_NOW(GANTRY_ERR_CONFIG, "message size %s is invalid: expected %s to %s (GANTRY_RX_MESSAGE)",
 			 SIZE_TEXT(rx->message), SIZE_TEXT(RX_MESSAGE_MIN), SIZE_TEXT(RX_MESSAGE_MAX));
 	if (rx->depth < 1 || rx->depth > RX_DEPTH_MAX)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "a depth of %d: allowed is 1 to %d", config->depth, RX_DEPTH_MAX);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "depth %d is invalid: expected 1 to %d", config->depth, RX_DEPTH_MAX);
 	if (rx->max_descs < 16 || rx->max_descs > 1 << 20)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "%d descriptors per launch: allowed are 16 to %d", config->max_frags,
-			 1 << 20);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%d descriptors per launch is invalid: expected 16 to %d",
+			 config->max_frags, 1 << 20);
 	if ((unsigned)config->path > GANTRY_RX_PATH_HOST)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "path %d does not exist", (int)config->path);
 	return GANTRY_OK;
@@ -67,19 +67,19 @@ static void find_objection(struct gantry_rx *rx, char *why, size_t len)
 {
 	why[0] = 0;
 	if (gantry_traits(rx->device)->cpu_reads_memory)
-		snprintf(why, len, "the device is the host itself, no NIC needs help to reach its memory");
+		snprintf(why, len, "the device is the host, whose memory every NIC can reach");
 	else if (!devmem_kernel_usable(rx->nic, rx->device, why, len) && !why[0])
 		snprintf(why, len, "devmem TCP cannot be used on %s", rx->nic);
 }
 
 static gantry_result choose_path(struct gantry_rx *rx, enum gantry_rx_path asked)
 {
-	const char *who = "asked for by the program";
+	const char *who = "requested by the program";
 	char why[160] = "";
 
 	if (asked == GANTRY_RX_PATH_DEFAULT) {
 		asked = (enum gantry_rx_path)(GANTRY_RX_PATH_AUTO + (int)gantry_params()->rx_path);
-		who = "asked for by GANTRY_RX_PATH";
+		who = "requested by GANTRY_RX_PATH";
 	}
 	rx->path = asked;
 	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", who);
@@ -275,10 +275,10 @@ gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size)
 
 	rx_mu_lock(&rx->mu);
 	if (!ptr || !size || (uintptr_t)ptr + size < (uintptr_t)ptr)
-		FAIL(GANTRY_ERR_INVALID, "a registration of %zu bytes at %p", size, ptr);
+		FAIL(GANTRY_ERR_INVALID, "invalid registration: %zu bytes at %p", size, ptr);
 	TRY(rx->device->ops->pointer(rx->device, ptr, &info));
 	if (info.kind == GANTRY_MEM_DEVICE && info.device >= 0 && info.device != rx->device->index)
-		FAIL(GANTRY_ERR_INVALID, "%p is memory of GPU %d, this pipeline uses GPU %d", ptr, info.device,
+		FAIL(GANTRY_ERR_INVALID, "%p is memory of GPU %d, but this pipeline uses GPU %d", ptr, info.device,
 		     rx->device->index);
 	g = calloc(1, sizeof(*g));
 	if (!g)
@@ -308,7 +308,7 @@ gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr)
 	if (!g)
 		FAIL(GANTRY_ERR_INVALID, "%p is not the start of a registration", ptr);
 	if (g->users)
-		FAIL(GANTRY_ERR_USAGE, "%p is used by ops that are not done", ptr);
+		FAIL(GANTRY_ERR_USAGE, "%p is still used by unfinished operations", ptr);
 	gantry_list_each (pos, &rx->conns)
 		rx_conn_forget_region(gantry_container(pos, struct gantry_rx_conn, node), g->id);
 	gantry_list_remove(&g->node);

@@ -101,7 +101,7 @@ gantry_result rx_transfer_cancel(struct gantry_rx_op *op)
 	if (op->ending || op->phase == RX_OVER)
 		return GANTRY_OK;
 	if (local && op->touching)
-		return GANTRY_OK; /* the device has begun, and waits for nobody */
+		return GANTRY_OK; /* the device has begun, and waits for nothing */
 	op->ending = 1;
 	if (op->send && op->phase == RX_GRANTED && op->posted == op->nmessages) {
 		rx_op_settle(op); /* nothing is left that could be held back: the peer gets all of it */
@@ -159,7 +159,7 @@ static gantry_result send_granted(struct gantry_rx_conn *c, const struct rx_head
 
 	if (!op || op->inlined || h->arg > c->rx->message)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL,
-			 "%s granted transfer %llu with messages of %llu bytes, which was not asked for", c->peer,
+			 "%s granted transfer %llu with messages of %llu bytes, which was not requested", c->peer,
 			 (unsigned long long)h->transfer, (unsigned long long)h->arg);
 	gantry_list_remove(&op->node);
 	gantry_list_append(&c->out.data, &op->node);
@@ -185,7 +185,7 @@ static gantry_result send_taken(struct gantry_rx_conn *c, uint64_t transfer) REQ
 	struct gantry_rx_op *op = find_op(&c->out.data, transfer);
 
 	if (op && op->posted < op->nmessages && !op->ending)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s confirmed transfer %llu before it was sent", c->peer,
 			 (unsigned long long)transfer);
 	if (op) {
 		op->taken = 1;
@@ -202,12 +202,12 @@ static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_hea
 		return send_taken(c, h->transfer);
 	if (!op || (h->kind == RX_TAKEN && !op->inlined))
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s %s transfer %llu, which was not %s", c->peer,
-			 h->kind == RX_TAKEN ? "has taken" : "rejected", (unsigned long long)h->transfer,
+			 h->kind == RX_TAKEN ? "confirmed" : "rejected", (unsigned long long)h->transfer,
 			 op ? "sent" : "offered");
 	if (h->kind == RX_REJECT && h->bytes >= op->total)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s rejected transfer %llu of %llu bytes, for a receive of %llu bytes",
-			 c->peer, (unsigned long long)h->transfer, (unsigned long long)op->total,
-			 (unsigned long long)h->bytes);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL,
+			 "%s rejected transfer %llu of %llu bytes, claiming a receive of %llu bytes", c->peer,
+			 (unsigned long long)h->transfer, (unsigned long long)op->total, (unsigned long long)h->bytes);
 	ASSERT(c->out.noffered && op->phase == RX_OFFERED);
 	c->out.noffered--;
 	if (h->kind == RX_TAKEN) {
@@ -215,7 +215,8 @@ static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_hea
 		rx_count(&c->rx->counters.sent_bytes, op->total);
 		rx_op_done(op, GANTRY_OK, "%s", "");
 	} else {
-		rx_op_done(op, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %llu, %s)",
+		rx_op_done(op, GANTRY_ERR_SIZE,
+			   "send of %llu bytes matched a receive of only %llu bytes (tag %llu, %s)",
 			   (unsigned long long)op->total, (unsigned long long)h->bytes, (unsigned long long)op->tag,
 			   c->peer);
 	}
@@ -432,11 +433,12 @@ static gantry_result match_recv(struct gantry_rx_op *op, const struct rx_head *h
 	ASSERT(op->phase == RX_WAITING && !op->send);
 	op->transfer = h->transfer;
 	op->total = h->bytes;
-	RX_DEBUG(c->rx, "%s: transfer %llu of tag %llu, %llu bytes, meets a receive of %llu", c->peer,
+	RX_DEBUG(c->rx, "%s: transfer %llu of tag %llu, %llu bytes, matched a receive of %llu", c->peer,
 		 (unsigned long long)h->transfer, (unsigned long long)h->tag, (unsigned long long)h->bytes,
 		 (unsigned long long)room);
 	if (h->bytes > room) {
-		rx_op_done(op, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %llu, %s)",
+		rx_op_done(op, GANTRY_ERR_SIZE,
+			   "send of %llu bytes matched a receive of only %llu bytes (tag %llu, %s)",
 			   (unsigned long long)h->bytes, (unsigned long long)room, (unsigned long long)h->tag, c->peer);
 		rx_op_over(op);
 		return send_answer(c, RX_REJECT, h->transfer, room, 0);
@@ -465,7 +467,7 @@ static gantry_result recv_offered(struct gantry_rx_conn *c, const struct rx_head
 	struct rx_early *e;
 
 	if (!(h->flags & RX_INLINE) && !h->bytes)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s offered an empty transfer in messages", c->peer);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s offered an empty transfer as messages", c->peer);
 	gantry_list_each_entry (op, &c->in.waiting, struct gantry_rx_op, node) {
 		if (op->tag != h->tag)
 			continue;
@@ -533,7 +535,7 @@ static gantry_result recv_ended(struct gantry_rx_conn *c, const struct rx_head *
 static gantry_result check_up(struct gantry_rx_conn *c, const struct rx_head *h)
 {
 	if (c->up == (h->kind == RX_UP))
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of kind %d %s UP", c->peer, h->kind,
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a control message of kind %d %s UP", c->peer, h->kind,
 			 c->up ? "after" : "before");
 	c->up = 1;
 	return GANTRY_OK;
@@ -546,7 +548,7 @@ gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, si
 
 	ASSERT_HELD(&c->rx->mu);
 	if (rx_head_decode(data, size, &h) != GANTRY_OK)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %zu bytes that makes no sense", c->peer, size);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent an invalid control message of %zu bytes", c->peer, size);
 	TRY_NOW(check_up(c, &h));
 	switch ((enum rx_kind)h.kind) {
 	case RX_SEND:

@@ -84,7 +84,7 @@ gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *
 
 	memset(b, 0, sizeof(*b));
 	if (n && !pieces)
-		FAIL(GANTRY_ERR_INVALID, "%zu pieces at NULL", n);
+		FAIL(GANTRY_ERR_INVALID, "the array of pieces is NULL (%zu pieces)", n);
 	b->pieces = calloc(n ? n : 1, sizeof(*b->pieces));
 	b->regions = calloc(n ? n : 1, sizeof(struct rx_region *));
 	if (!b->pieces || !b->regions)
@@ -282,7 +282,7 @@ static gantry_result cut_pieces(const struct plan *p, struct rx_flight *f, struc
 			return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 		at = rx_batch_run(b, &f->walk, len - *ret_len, &run);
 		if (!at)
-			FAIL_NOW(GANTRY_ERR_INTERNAL, "a message goes beyond its batch of %llu bytes",
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "a message exceeds its batch of %llu bytes",
 				 (unsigned long long)b->bytes);
 		((struct gantry_unpack_desc *)(void *)l->descs->host)[l->n++] = (struct gantry_unpack_desc){
 			.src_off = (uint32_t)(src_off + *ret_len), .len = (uint32_t)run, .dst_off = (uintptr_t)at};

@@ -129,7 +129,7 @@ static gantry_result open_plugin(struct collnet *n, const struct gantry_collnet_
 	uint64_t most = GANTRY_STEPS * (uint64_t)n->send->rings.step_bytes[GANTRY_PROTO_SIMPLE], takes = 0;
 
 	if (gantry_collnet_plugin_max_bytes(n->plugin) < most)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "maxCollBytes of collNet is %zu, slices may have %llu",
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "maxCollBytes of collNet is %zu, but slices may have %llu bytes",
 			 gantry_collnet_plugin_max_bytes(n->plugin), (unsigned long long)most);
 	TRY_NOW(gantry_collnet_plugin_connect(n->plugin, hosts->handles, hosts->n, hosts->own));
 	TRY_NOW(gantry_collnet_plugin_register(n->plugin, n->send->host, n->send->rings.size, &n->send_mr));
@@ -305,7 +305,7 @@ static gantry_result transmit_steps(struct collnet *n, int *worked)
 			break;
 		}
 		if (pc->moved != back->posted)
-			FAIL_NOW(GANTRY_ERR_INTERNAL, "step %llu of the network is answered by step %llu",
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "step %llu does not match its result step %llu",
 				 (unsigned long long)pc->moved, (unsigned long long)back->posted);
 		from = mode == GANTRY_MODE_PTR ? (char *)(uintptr_t)place : ring_of(n->send, pc->moved);
 		TRY_NOW(start_reduction(n, op, from, to, s->size, &s->request));

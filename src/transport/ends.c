@@ -203,8 +203,8 @@ gantry_result gantry_end_open_eventcount(struct gantry_connector *c, const struc
 		TRY(gantry_device_host(&d->host));
 		r = d->host->ops->ipc_open(d->host, &info->page, &d->page);
 		if (r == GANTRY_ERR_INVALID)
-			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone, and its eventcount with it",
-			     c->peer->rank);
+			FAIL(GANTRY_ERR_PEER_LOST,
+			     "rank %d's end of a connection was closed, and its eventcount with it", c->peer->rank);
 		TRY(r);
 		d->eventcount = (struct gantry_eventcount *)(void *)((char *)d->page + info->offset);
 	} else if (gantry_ends_same_process(c->me, c->peer)) {

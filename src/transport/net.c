@@ -29,7 +29,7 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 {
 	*ret_can = me->rank != peer->rank;
 	if (!*ret_can)
-		snprintf(why, len, "a rank does not talk to itself over the network");
+		snprintf(why, len, "a rank does not connect to itself over the network");
 	return GANTRY_OK;
 }
 
@@ -85,7 +85,8 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 	if (!nc)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
 	if (c->channel >= NET_CHANNELS_MAX)
-		FAIL(GANTRY_ERR_LIMIT, "channel %d: the net transport has %d", c->channel, NET_CHANNELS_MAX);
+		FAIL(GANTRY_ERR_LIMIT, "channel %d does not exist: the net transport has %d", c->channel,
+		     NET_CHANNELS_MAX);
 	nc->channel = c->channel;
 	nc->pc = c->proxy;
 	TRY(net_link_get(c, &nc->link));
@@ -151,7 +152,7 @@ static gantry_result check_info(const struct gantry_connector *c, const struct n
 	ret_info->network[sizeof(ret_info->network) - 1] = 0;
 	if (strncmp(ret_info->network, l->context->net->name, sizeof(ret_info->network) - 1) != 0)
 		FAIL_NOW(GANTRY_ERR_SETTING,
-			 "rank %d uses network %s, this rank %s; set the same GANTRY_NET_PLUGIN on all ranks",
+			 "rank %d uses network %s, but this rank uses %s; set the same GANTRY_NET_PLUGIN on all ranks",
 			 c->peer->rank, ret_info->network, l->context->net->name);
 	if (ret_info->ll_step != GANTRY_ENDS_LL_STEP || ret_info->ll128_step != GANTRY_ENDS_LL128_STEP)
 		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d",

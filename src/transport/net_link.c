@@ -57,7 +57,7 @@ static gantry_result pick_device(struct net_context *x)
 
 	TRY_NOW(net->ops->devices(net, &n));
 	if (n <= 0)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "network %s has no device here", net->name);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "network %s has no devices on this machine", net->name);
 	if (asked >= n)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %s, numbered from 0", asked,
 			 net->name, COUNT_TEXT(n, "device"));
@@ -91,19 +91,19 @@ static gantry_result check_device(const struct net_context *x, const struct gant
 			 GANTRY_UNPACK_VERSION);
 	if (p->device_type == GANTRY_NET_DEVICE_UNPACK && !(p->ptr_support & GANTRY_NET_PTR_CUDA))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "%s is of device type UNPACK and does not take memory of a device (ptrSupport %#x)", who,
+			 "%s has device type UNPACK but does not support device memory (ptrSupport %#x)", who,
 			 (unsigned)p->ptr_support);
 	if (!(p->ptr_support & GANTRY_NET_PTR_HOST))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "%s does not take host memory (ptrSupport %#x), which the communicator sends small messages "
-			 "from",
+			 "%s does not support host memory (ptrSupport %#x), which the communicator needs for small "
+			 "messages",
 			 who, (unsigned)p->ptr_support);
 	if (p->max_p2p_bytes < NET_P2P_MIN)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "%s takes messages of %zu bytes at most (maxP2pBytes), the communicator needs %d", who,
+			 "%s supports messages of at most %zu bytes (maxP2pBytes), but the communicator needs %d", who,
 			 p->max_p2p_bytes, NET_P2P_MIN);
 	if (p->max_recvs < 1)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s takes no receive (maxRecvs %d)", who, p->max_recvs);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s supports no receives (maxRecvs %d)", who, p->max_recvs);
 	return GANTRY_OK;
 }
 
@@ -172,8 +172,8 @@ static gantry_result start_network(struct net_context *x, const struct gantry_ne
 		r = start_plugin(x, config, name);
 		if (r == GANTRY_OK || !more)
 			break;
-		LOG_WARN(COMM, "GANTRY_NET_PLUGIN: %s cannot be used (%s), the next one is %s", name,
-			 gantry_last_error(), next);
+		LOG_WARN(COMM, "GANTRY_NET_PLUGIN: %s cannot be used (%s); trying %s next", name, gantry_last_error(),
+			 next);
 		memcpy(name, next, sizeof(name));
 	} while (more);
 	return r;

@@ -275,7 +275,7 @@ gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step 
 
 	ASSERT(!s->piece);
 	if (size > p->reserve)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "a slice of %s, at most %s are moved at once with rank %d",
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "slice of %s is too large: at most %s can be in flight with rank %d",
 			 SIZE_TEXT(size), SIZE_TEXT(p->reserve), nc->link->peer);
 	s->shared = false;
 	s->piece = gantry_pinned_take(&nc->reserve, size);

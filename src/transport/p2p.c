@@ -195,7 +195,7 @@ static gantry_result check_access(const struct gantry_connector *c, const struct
 	TRY_NOW(c->device->ops->peer_access(c->device, b->device, &can));
 	if (!can)
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-			 "%s (rank %d) cannot address memory of %s (rank %d), and GANTRY_P2P=force asked for it",
+			 "%s (rank %d) cannot address memory of %s (rank %d), though GANTRY_P2P=force requires it",
 			 c->device->name, c->me->rank, b->device->name, c->peer->rank);
 	return GANTRY_OK;
 }
@@ -249,8 +249,8 @@ static gantry_result say_opened(const struct gantry_connector *c, const struct p
 			       &arrived));
 	if (!arrived)
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-			 "what GPU %s (rank %d) writes to memory of GPU %s (rank %d) does not arrive, though they are "
-			 "peers to the driver; set GANTRY_P2P=off on all ranks, or switch off ACS",
+			 "writes of GPU %s (rank %d) to memory of GPU %s (rank %d) do not arrive, although the driver "
+			 "reports them as peers; set GANTRY_P2P=off on all ranks, or disable ACS",
 			 c->me->bus_id, c->me->rank, c->peer->bus_id, c->peer->rank);
 	return GANTRY_OK;
 }
@@ -265,7 +265,7 @@ static gantry_result remote_open(const struct gantry_connector *c, const struct 
 	if (gantry_ends_same_process(c->me, c->peer)) {
 		remote.block = block_find(info->token);
 		if (!remote.block)
-			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
+			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection was closed", c->peer->rank);
 		remote.base = remote.block->base;
 		TRY(check_access(c, remote.block));
 		if (!same_gpu(c))
@@ -273,7 +273,7 @@ static gantry_result remote_open(const struct gantry_connector *c, const struct 
 	} else {
 		r = c->device->ops->ipc_open(c->device, &info->memory, &base);
 		if (r == GANTRY_ERR_INVALID)
-			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
+			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection was closed", c->peer->rank);
 		TRY(r);
 		remote.base = base;
 		TRY(say_opened(c, mine, remote.base));
@@ -334,7 +334,7 @@ gantry_result gantry_p2p_probe_try(struct gantry_p2p_probe *p, const struct gant
 	TRY_NOW(write_and_look(d, p->base, (uint64_t *)at + 2 + me->rank, &arrived));
 	if (!arrived)
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
-			 "what GPU %s writes to memory of GPU %s does not arrive (an IOMMU, or ACS of a PCI switch)",
+			 "writes of GPU %s to memory of GPU %s do not arrive (IOMMU, or ACS of a PCI switch)",
 			 me->bus_id, peer->bus_id);
 	return GANTRY_OK;
 }
@@ -389,7 +389,7 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	else if (me->device_kind != peer->device_kind)
 		snprintf(why, len, "a GPU and the host device do not address each other's memory");
 	else if (!are_near(me, peer) && mode != PARAM_P2P_FORCE)
-		snprintf(why, len, "GPUs %.23s and %.23s do not reach each other (GANTRY_P2P=force tries them)",
+		snprintf(why, len, "GPUs %.23s and %.23s have no peer access (GANTRY_P2P=force tries it anyway)",
 			 me->bus_id, peer->bus_id);
 	else if (me->process == peer->process)
 		*ret_can = 1;

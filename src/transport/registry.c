@@ -80,12 +80,13 @@ static gantry_result check_table(const struct gantry_transport *t)
 	TRY_NOW(STRUCT_TAKE(&own, t, gantry_transport));
 	t = &own;
 	if (!t->name || !*t->name)
-		FAIL_NOW(GANTRY_ERR_INVALID, "a transport without a name");
+		FAIL_NOW(GANTRY_ERR_INVALID, "the transport has no name");
 	if (strlen(t->name) >= NAME_MAX_LEN || strpbrk(t->name, ", \t") || strcmp(t->name, "auto") == 0)
 		FAIL_NOW(GANTRY_ERR_INVALID, "\"%s\" cannot be the name of a transport", t->name);
 	if (!t->proxied || !t->can_connect || !side_is_whole(t->send) || !side_is_whole(t->recv))
 		FAIL_NOW(GANTRY_ERR_INVALID,
-			 "transport %s has empty entries: what it lacks is gantry_transport_unsupported_*, never NULL",
+			 "transport %s has NULL entries: use gantry_transport_unsupported_* for functions it does not "
+			 "implement",
 			 t->name);
 	return GANTRY_OK;
 }
@@ -110,9 +111,9 @@ gantry_result gantry_transport_register(const struct gantry_transport *t, int be
 	}
 	registry_mu_unlock(&mu);
 	if (r == GANTRY_ERR_INVALID)
-		FAIL(r, "there is a transport %s already", t->name);
+		FAIL(r, "a transport named %s is already registered", t->name);
 	if (r != GANTRY_OK)
-		FAIL(r, "transport %s: there are %d added transports already", t->name, MAX_ADDED);
+		FAIL(r, "transport %s: the limit of %d added transports is reached", t->name, MAX_ADDED);
 	LOG_INFO(COMM, "transport %s registered", t->name);
 out:
 	return r;
@@ -133,7 +134,7 @@ gantry_result gantry_transport_unregister(const struct gantry_transport *t)
 	}
 	registry_mu_unlock(&mu);
 	if (!found)
-		FAIL_NOW(GANTRY_ERR_INVALID, "a transport that is not registered, or built in, cannot be unregistered");
+		FAIL_NOW(GANTRY_ERR_INVALID, "cannot unregister a transport that is built in or not registered");
 	return GANTRY_OK;
 }
 
@@ -162,7 +163,7 @@ gantry_result gantry_transport_check(const char *wanted)
 		gantry_text_add(names, sizeof(names), " %s", all[i]->name);
 	while (gantry_next_entry(&pos, entry, sizeof(entry)))
 		if (strcmp(entry, "auto") != 0 && !by_name(all, n, entry))
-			FAIL_NOW(GANTRY_ERR_CONFIG, "\"%s\" is no transport (GANTRY_TRANSPORT); there are: %s", entry,
+			FAIL_NOW(GANTRY_ERR_CONFIG, "unknown transport \"%s\" (GANTRY_TRANSPORT); available: %s", entry,
 				 names);
 	return GANTRY_OK;
 }
@@ -191,7 +192,7 @@ gantry_result gantry_transport_choose_but(const struct gantry_peer_info *me, con
 		if (!is_wanted(wanted, all[i]->name))
 			snprintf(why, sizeof(why), "not among \"%s\"", wanted);
 		else if (all[i] == but)
-			snprintf(why, sizeof(why), "it was tried and does not work");
+			snprintf(why, sizeof(why), "tested and found not to work");
 		else if (all[i]->can_connect(me, peer, &can, why, sizeof(why)) != GANTRY_OK)
 			snprintf(why, sizeof(why), "%s", gantry_last_error());
 		else if (can) {
@@ -216,7 +217,7 @@ static gantry_result load_lib(const char *path) REQUIRES(libs_mu) EXCLUDES(regis
 		if (strcmp(libs[i], path) == 0)
 			return GANTRY_OK;
 	if (nlibs == MAX_LIBS)
-		FAIL(GANTRY_ERR_LIMIT, "GANTRY_TRANSPORT_LIBS: %s is one library too many, at most %d", path, MAX_LIBS);
+		FAIL(GANTRY_ERR_LIMIT, "GANTRY_TRANSPORT_LIBS: %s exceeds the limit of %d libraries", path, MAX_LIBS);
 	dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!dl) {
 		gantry_loader_explain_open(path, dlerror(), why, sizeof(why));

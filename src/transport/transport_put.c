@@ -255,7 +255,7 @@ static gantry_result take_head(struct gantry_proxy_conn *pc, struct put_conn *p,
 	memcpy(&h, x->buffer, size < sizeof(h) ? size : sizeof(h));
 	if (size < sizeof(h) || h.magic != PUT_MAGIC || size != sizeof(h) + h.inlined ||
 	    (h.inlined && h.inlined != h.put.bytes))
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent %llu bytes that are no header of a put", from,
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent %llu bytes that are not a put header", from,
 			 (unsigned long long)size);
 	TRY_NOW(p->target->find(p->target->ctx, from, &h.put, &to, &p->cpu_writes));
 	p->awaits_head = 0;
@@ -275,7 +275,7 @@ static gantry_result take_message(struct gantry_proxy_conn *pc, struct put_conn 
 	if (x->is_head)
 		return take_head(pc, p, x, (uint64_t)size);
 	if ((uint64_t)size != x->size)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent %d bytes of a put where %llu were to come",
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d sent %d bytes of a put, expected %llu",
 			 pc->connector->peer->rank, size, (unsigned long long)x->size);
 	/* A put whose data goes to a window that the CPU does not write is received in the ring. */
 	return copy_in(p, x, x->to, x->buffer, x->size, p->cpu_writes);
@@ -362,7 +362,7 @@ gantry_result gantry_put_setup(struct gantry_connector *c, const struct gantry_p
 	TRY_NOW(net_link_get(c, &p->link));
 	if (p->link->context->unpack)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "puts to rank %d: network %s receives fragments, which no kernel gathers here", c->peer->rank,
+			 "puts to rank %d: network %s receives fragments, which puts do not support", c->peer->rank,
 			 p->link->context->net->name);
 	if (c->send) {
 		TRY_NOW(c->device->ops->alloc_mapped(c->device, sizeof(struct gantry_fifo), &host, &dev));

@@ -26,7 +26,7 @@ used()
 			{ echo "rank $rank: NCCL did not take the UNPACK path"; status=1; }
 		grep -qhE "UNPACK: [0-9]+ messages, [1-9][0-9]* descriptors" "$log.nccl.$rank" ||
 			{ echo "rank $rank: no descriptors in the log"; status=1; }
-		grep -qh "pool is whole" "$log.nccl.$rank" || { echo "rank $rank: pages or tokens are missing at the end"; status=1; }
+		grep -qh "pool is complete" "$log.nccl.$rank" || { echo "rank $rank: pages or tokens are missing at the end"; status=1; }
 	done
 	[ $status = 0 ] || { grep -h "Error" "$log".[0-9] | tail -n 5; tail -n 5 "$log".0; grep -h "WARN\|rror\|UNPACK\|pool\| -> [1-9]" "$log".nccl.* | tail -n 40; }
 	[ -z "${keep:-}" ] || grep -h "UNPACK\|pool" "$log".nccl.* >>"$keep/nccl_unpack.log"

@@ -23,10 +23,10 @@ enum attack {
 /* What the error says of it, on the side that finds it. */
 static const char *const attack_texts[ATTACKS] = {
 	[ATTACK_FLIP] = "a record is not authentic: it was changed",
-	[ATTACK_REPLAY] = "is due: replayed",
-	[ATTACK_LEAVE_OUT] = "is due: some were left out or reordered",
-	[ATTACK_REORDER] = "is due: some were left out or reordered",
-	[ATTACK_REFLECT] = "is one of this side's own, reflected",
+	[ATTACK_REPLAY] = ": replayed",
+	[ATTACK_LEAVE_OUT] = "records were dropped or reordered",
+	[ATTACK_REORDER] = "records were dropped or reordered",
+	[ATTACK_REFLECT] = "is one of our own, reflected back",
 	[ATTACK_TRUNCATE] = "closed in the middle of a record",
 };
 

@@ -41,14 +41,14 @@ like out '^# +collnet +[0-9.]+\*? +- +- +0 \+ 2$'
 # Without them.
 
 right '[abd-z][a-z0-9]*' --ranks 2 --algo collnet -b 4k -e 4k
-like err 'rank 0 gantry WARN comm: collnet is not used, other algorithms are: all ranks are on one host$'
+like err 'rank 0 gantry WARN comm: collnet is unavailable, using other algorithms: all ranks are on one host$'
 [ "$(wc -l <"$tmp/err")" = 1 ] || die "more than one line"
 expect 0 all_reduce --ranks 2 --algo collnet -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: all ranks are on one host$'
 expect 0 all_reduce --ranks 3 --hosts 3 -b 4k -e 4k --check-only --explain
-like out '^# +collnet .* not for this: not asked for \(GANTRY_COLLNET\)$'
+like out '^# +collnet .* not for this: not enabled \(GANTRY_COLLNET\)$'
 expect 0 all_gather --ranks 3 --hosts 3 --algo collnet -b 4k -e 4k --check-only --explain
-like out '^# +collnet .* not for this: reducers are for all_reduce$'
+like out '^# +collnet .* not for this: reducers do all_reduce only$'
 
 # A foreign network: by its plugin's collNet table, if that wants to be used.
 foreign="$BUILD_DIR/lib/libnccl-net-gantry.so"
@@ -57,12 +57,12 @@ NCCL_COLLNET_ENABLE=1 GANTRY_NET_PLUGIN=$foreign right collnet --ranks 4 --hosts
 other="$BUILD_DIR/broken/libnccl-net-broken_none.so" # which has no types of 16 and 8 bits
 GANTRY_NET_PLUGIN=$other right collnet --ranks 3 --hosts 3 --algo collnet -b 1000 -e 1000 -d int8,uint64,float,double -o all
 GANTRY_NET_PLUGIN=$other right '[abd-z][a-z0-9]*' --ranks 3 --hosts 3 --algo collnet -b 1000 -e 1000 -d half -o sum
-like err 'rank 0 gantry WARN comm: collnet: the network does not take reduction 0 of half, other algorithms do$'
+like err 'rank 0 gantry WARN comm: collnet: the network does not support reduction 0 of half; using another algorithm$'
 GANTRY_NET_PLUGIN=$other expect 0 all_reduce --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k -d half --check-only --explain
-like out '^# +collnet .* not for this: the network does not take the type$'
+like out '^# +collnet .* not for this: the network does not support the type$'
 GANTRY_NET_PLUGIN=$foreign expect 0 all_reduce --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: rank 0: gantry \(v12\): collNet init gave '
-like err 'WARN comm: collnet is not used, other algorithms are: rank 0: gantry \(v12\): collNet init gave '
+like err 'WARN comm: collnet is unavailable, using other algorithms: rank 0: gantry \(v12\): collNet init gave '
 
 # A rank sends its 4 KiB, behind a header, to a reducer and gets as much back: two of three ranks, the third is the reducer.
 GANTRY_TRACE=$tmp/%r.jsonl expect 0 all_reduce --ranks 3 --hosts 3 --transport collnet -b 4k -e 4k -n 3 -w 0 --repeats 1 --in-place no -c 0

@@ -74,7 +74,7 @@ done
 # What is no number and no choice has a syntax or names something; nothing starts with such a value.
 for bad in GANTRY_PORT_RANGE=abc GANTRY_PORT_RANGE=9-8 GANTRY_ADVERTISE=nowhere GANTRY_STALL_SIGNAL=KILL GANTRY_LOG_SUBSYS=nat; do
 	expect 1 env $bad "$gantry" doctor --params --json
-	grep '"level": "fail"' "$tmp/out" | grep "\"name\": \"${bad%=*}\"" | grep -q "$bad is not allowed; it takes: " || die "no finding for $bad"
+	grep '"level": "fail"' "$tmp/out" | grep "\"name\": \"${bad%=*}\"" | grep -q "$bad is invalid: expected " || die "no finding for $bad"
 done
 expect 1 env GANTRY_PORT_RANGE=abc "$gantry" doctor
 [ "$(sed -n 1p "$tmp/out")" = "ready for: nothing" ] || die "ready in spite of GANTRY_PORT_RANGE=abc"
@@ -119,10 +119,10 @@ has out "no interface matches 'nosuchif'"
 
 # Advice that can be followed: nothing above the hard limit.
 expect 0 bash -c 'ulimit -n 1024 && exec "$0" doctor' "$gantry"
-grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -q -- '-> `ulimit -n` is at its hard limit, 1024: raise that, by nofile in /etc/security/limits.conf' ||
+grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -q -- '-> `ulimit -n` is at its hard limit, 1024: raise the hard limit with nofile in /etc/security/limits.conf' ||
 	die "advice about open files at the hard limit"
 expect 0 bash -c 'ulimit -Sn 1024 && ulimit -Hn 2048 && exec "$0" doctor' "$gantry"
-grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -qF -- '-> raise it by `ulimit -n 2048`' || die "advice about open files below the hard limit"
+grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -qF -- '-> raise it with `ulimit -n 2048`' || die "advice about open files below the hard limit"
 
 # Colour on a terminal, if it is wanted there.
 if ! command -v script >/dev/null; then

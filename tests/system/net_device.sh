@@ -97,9 +97,9 @@ has out "1 version 7 (UNPACK)"
 run 1 GANTRY_TEST_DEVICE_TYPE=7 -- -b 8 -e 8
 has out "device type 7 version 0"
 run 1 GANTRY_TEST_PTR_SUPPORT=2 -- -b 8 -e 8
-has out "does not take host memory (ptrSupport 0x2)"
+has out "does not support host memory (ptrSupport 0x2)"
 run 1 GANTRY_TEST_MAX_P2P=16383 -- -b 8 -e 8
-has out "16383 bytes at most (maxP2pBytes), the communicator needs 16384"
+has out "16383 bytes (maxP2pBytes), but the communicator needs 16384"
 run 1 GANTRY_TEST_MAX_P2P=0 -- -b 8 -e 8
 has out "maxP2pBytes"
 run 1 GANTRY_TEST_MAX_RECVS=0 -- -b 8 -e 8

@@ -119,7 +119,7 @@ says "a pattern that matches nothing" "$(field choice tcp detail | sed 's/fe80::
 doctor GANTRY_IFNAME==dead0
 [ $rc = 1 ] || die "an interface that is down: exit status $rc"
 case $(field choice tcp detail) in
-"no interface that matches '=dead0' can be used; "*"dead0 10.9.0.2 (down)"*) echo "ok: an interface that is down" ;;
+"no interface matching '=dead0' is usable; "*"dead0 10.9.0.2 (down)"*) echo "ok: an interface that is down" ;;
 *) die "an interface that is down: $(field choice tcp detail)" ;;
 esac
 
@@ -158,7 +158,7 @@ ip -n "$ns" link set lo down
 doctor
 [ $rc = 1 ] || die "nothing is up: exit status $rc"
 case $(field choice tcp detail) in
-"no interface can be used; bring one of these up and give it an address: lo "*"(down)") echo "ok: nothing is up" ;;
+"no interface is usable; bring one of these up and give it an address: lo "*"(down)") echo "ok: nothing is up" ;;
 *) die "nothing is up: $(field choice tcp detail)" ;;
 esac
 
@@ -171,7 +171,7 @@ if [ -e /proc/sys/net/ipv6 ]; then
 	says "IPv6 only, reason" "$(field choice tcp detail)" "using eth0 2001:db8::2 (10 Gbit/s); left out lo (loopback)"
 	doctor GANTRY_IFNAME=eth GANTRY_FAMILY=inet
 	case $rc$(field choice tcp detail) in
-	"1no interface that matches 'eth' can be used with IPv4; "*"GANTRY_FAMILY=auto"*) echo "ok: IPv4 asked for where there is none" ;;
+	"1no interface matching 'eth' is usable with IPv4; "*"GANTRY_FAMILY=auto"*) echo "ok: IPv4 asked for where there is none" ;;
 	*) die "IPv4 asked for where there is none: $rc $(field choice tcp detail)" ;;
 	esac
 

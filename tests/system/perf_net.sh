@@ -40,7 +40,7 @@ expect 2 --channels 2 --raw
 GANTRY_UNPACK=kernel expect 0 -b 4k -e 4k $few
 like err '^gantry perf net: GANTRY_UNPACK=kernel is not used: the built-in network is measured with host memory'
 GANTRY_UNPACK=kernel GANTRY_IFNAME=lo expect 1 -b 4k -e 4k $few --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so"
-like err 'devmem TCP was asked for but cannot be used with lo: .'
+like err 'devmem TCP was requested but cannot be used with lo: .'
 like err 'init gave ncclInvalidUsage \(5\)$'
 lacks err ERR_INTERNAL
 

@@ -47,7 +47,7 @@ if has_openssl; then
 fi
 lacks out WARN
 said NCCL_DEBUG=WARN GANTRY_LANS=3
-one '^WARN gantry: GANTRY_LANS is set but unknown; the nearest known name is GANTRY_LANES$'
+one '^WARN gantry: unknown variable GANTRY_LANS is set; did you mean GANTRY_LANES\?$'
 
 [ "$(wc -l <"$tmp/out")" = 1 ] || { cat "$tmp/out"; die "more than a warning"; }
 

@@ -32,7 +32,7 @@ right 1
 expect 0 --ranks 1 -b 1000 -e 1000 -d int8 $only
 right 1
 expect 1 --ranks 2 --transport shm --buffers plain -b 8 -e 8
-has err "leaves out net"
+has err "excludes net"
 GANTRY_NET_STEP=16k GANTRY_PTR=off expect 0 --ranks 2 --transport net -b 200k -e 200k $only
 right 1
 

@@ -93,7 +93,7 @@ run()
 	said A 3 'opened: 2 of 2 reducers' || die "job A does not use both reducers"
 	t=$(now_ms)
 	kill -KILL "${pid_of[A.1]}"
-	failed_in_time A 3 "$t" 1 "$gone" 'reducer [01] of 2 \(127.0.0.1:.*: rank 1 is gone' || return 1
+	failed_in_time A 3 "$t" 1 "$gone" 'reducer [01] of 2 \(127.0.0.1:.*: rank 1 was lost' || return 1
 
 	# A rank is stopped; until that is an error, reports and counters name it.
 	job C 3 1000000 0
@@ -104,8 +104,8 @@ run()
 	"$gantry" stall "$tmp" >"$tmp/stall.out"
 	grep -q "^verdict .* pid ${pid_of[C.0]} is waited for" "$tmp/stall.out" || { cat "$tmp/stall.out"; return 1; }
 	kill -USR2 "${pid_of[reducer1]}"
-	await grep -q 'reducer was asked' "$tmp/reducer1.err" || die "a reducer does not answer the signal"
-	failed_in_time C 3 "$t" 0 "$gone" 'reducer [01] of 2 \(127.0.0.1:.*: rank 0 is gone' || return 1
+	await grep -q 'reducer (report requested)' "$tmp/reducer1.err" || die "a reducer does not answer the signal"
+	failed_in_time C 3 "$t" 0 "$gone" 'reducer [01] of 2 \(127.0.0.1:.*: rank 0 was lost' || return 1
 	kill -KILL "${pid_of[C.0]}"
 
 	# The other job has gone on meanwhile. A reducer is told to end: that is not its fault either.
@@ -114,7 +114,7 @@ run()
 	grep -qE '^  job [0-9a-f]{8} +2 ranks ' "$tmp/top.out" || { cat "$tmp/top.out"; die "gantry top does not show job B"; }
 	t=$(now_ms)
 	kill -TERM "${pid_of[reducer2]}"
-	failed_in_time B 2 "$t" none ERR_PEER_CLOSED 'reducer 1 of 2 \(127.0.0.1:.*: the reducer was asked to shut down' || return 1
+	failed_in_time B 2 "$t" none ERR_PEER_CLOSED 'reducer 1 of 2 \(127.0.0.1:.*: the reducer is shutting down' || return 1
 	wait "${pid_of[reducer2]}" || die "a reducer that is told to end gives $?"
 
 	# The next job does with the one that is left, until that is killed.
@@ -147,7 +147,7 @@ export GANTRY_REDUCERS=127.0.0.1:18604
 serve 4 --memory 4M
 job A 4 1000 1
 await said A 4 'failed: ERR_UNREACHABLE' || die "a job beyond the memory is served"
-grep -q 'takes 5.0 MiB here, and of 4 MiB (--memory)' "$tmp/A.0.out" || die "A: no reason: $(cat "$tmp/A.0.out")"
+grep -q 'needs 5.0 MiB here, but of 4 MiB (--memory)' "$tmp/A.0.out" || die "A: no reason: $(cat "$tmp/A.0.out")"
 job A 2 1000 5
 await said A 2 'done: 5 operations' || die "a job within the memory is not served"
 grep -q '"event": "refused"' "$tmp/reducer4.out" || die "the refusal is not told"

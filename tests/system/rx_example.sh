@@ -18,9 +18,9 @@ example() {
 	grep -qxF "0 wrong" "$tmp/out" || die "wrong bytes over $1"
 	echo "ok: $2"
 }
-example auto "host: the device is the host itself, no NIC needs help to reach its memory"
-example host "host: asked for by GANTRY_RX_PATH"
-example emulated "unpack (emulated NIC): asked for by GANTRY_RX_PATH"
+example auto "host: the device is the host, whose memory every NIC can reach"
+example host "host: requested by GANTRY_RX_PATH"
+example emulated "unpack (emulated NIC): requested by GANTRY_RX_PATH"
 
 for transport in p2p shm net; do
 	GANTRY_TRANSPORT=$transport run 0 sendrecv 3000001
@@ -102,7 +102,7 @@ perf() {
 perf --path host -e 5000003
 perf --path host --memory device --pieces 700 --piece-bytes 4097 --stride 5001
 perf --path emulated --pieces 300 --piece-bytes 8k
-grep -q '"path": "unpack (emulated NIC): asked for by the program"' "$tmp/out" || die "the path is not told"
+grep -q '"path": "unpack (emulated NIC): requested by the program"' "$tmp/out" || die "the path is not told"
 grep -q '"piece_ratio": [0-9]' "$tmp/out" || die "no piece_ratio"
 expect 2 "$gantry" perf rx --pieces 3 --piece-bytes 100 --stride 50 # they overlap
 

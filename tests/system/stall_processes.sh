@@ -64,7 +64,7 @@ stalled() {
 	grep -q "verdict (no report, 1 of 1 reports say so): .* pid $stopped is waited for" "$tmp/verdict" ||
 		die "rank $stopped was stopped, and the verdict is: $(cat "$tmp/verdict")"
 	"$gantry" stall --json "$tmp/dir"/stall-*-"$other".jsonl | grep -q '"cause": "no report"' || die "gantry stall --json"
-	grep -q "net has not moved for [0-9.]* s: .* wait.* for the .*; report in $tmp/dir/stall-.*-$other.jsonl" "$tmp/err" ||
+	grep -q "net has made no progress for [0-9.]* s: .* wait.* for the .*; report in $tmp/dir/stall-.*-$other.jsonl" "$tmp/err" ||
 		die "no line in the log"
 	echo "perf net $arguments: $(tail -n 1 "$tmp/verdict")"
 	over

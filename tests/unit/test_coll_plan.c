@@ -1210,7 +1210,7 @@ TEST(reasons_without_reducers)
 	set_hosts(11, 9, 0);
 	CHECK(!coll_network_refuses(&topo));
 	coll_model_init(&topo, &some_limits[0], &m);
-	CHECK_HAS(explain(&m), "not for this: not asked for (GANTRY_COLLNET)");
+	CHECK_HAS(explain(&m), "not for this: not enabled (GANTRY_COLLNET)");
 	m.no_network = "rank 3: nobody listens";
 	CHECK_HAS(explain(&m), "not for this: rank 3: nobody listens");
 }

@@ -151,8 +151,8 @@ static void shrink_body(struct world *w, int rank, struct gantry_comm *comm, str
 		CHECK_OK(gantry_comm_shrink(comm, first, 1, 0, NULL, &small));
 		use_up(small, rank - 1, n - 1, dev, s);
 	}
-	CHECK_ERROR(gantry_comm_shrink(comm, &self, 1, 0, NULL, &small), GANTRY_ERR_INVALID, "excludes itself");
-	CHECK_ERROR(gantry_comm_shrink(comm, &n, 1, 0, NULL, &small), GANTRY_ERR_INVALID, "rank 4 of 4 ranks");
+	CHECK_ERROR(gantry_comm_shrink(comm, &self, 1, 0, NULL, &small), GANTRY_ERR_INVALID, "is in its own exclude list");
+	CHECK_ERROR(gantry_comm_shrink(comm, &n, 1, 0, NULL, &small), GANTRY_ERR_INVALID, "no rank 4 in 4 ranks");
 	CHECK_RESULT(gantry_comm_shrink(comm, NULL, 1, 0, NULL, &small), GANTRY_ERR_INVALID);
 	use_ring(comm, dev, s); /* and the old one goes on */
 	pthread_barrier_wait(&everybody);
@@ -208,7 +208,7 @@ static void grow_body(struct world *w, int rank, struct gantry_comm *comm, struc
 
 	(void)w;
 	config.nonblocking = grown.nonblocking;
-	CHECK_ERROR(gantry_comm_grow(comm, 5, NULL, -1, NULL, &none), GANTRY_ERR_USAGE, "no rank has an id");
+	CHECK_ERROR(gantry_comm_grow(comm, 5, NULL, -1, NULL, &none), GANTRY_ERR_USAGE, "no rank passed an id");
 	CHECK_ERROR(gantry_comm_grow(comm, 3, NULL, -1, NULL, &none), GANTRY_ERR_INVALID, "from 3 to 3 ranks");
 	CHECK_RESULT(gantry_comm_grow(comm, 5, NULL, !rank, NULL, &none), GANTRY_ERR_INVALID);
 	if (rank == 1) {
@@ -256,7 +256,7 @@ static void finalize_body(struct world *w, int rank, struct gantry_comm *comm, s
 		CHECK_OK(gantry_recv(buf, 1 << 20, GANTRY_TYPE_UINT8, 0, comm, s));
 	CHECK_OK(gantry_comm_finalize(comm));
 	CHECK_OK(gantry_stream_query(dev, s)); /* nothing is in flight */
-	CHECK_ERROR(gantry_comm_finalize(comm), GANTRY_ERR_INVALID, "finalized already");
+	CHECK_ERROR(gantry_comm_finalize(comm), GANTRY_ERR_INVALID, "already finalized");
 	CHECK_ERROR(gantry_send(buf, 1, GANTRY_TYPE_UINT8, !rank, comm, s), GANTRY_ERR_USAGE, "finalized");
 	CHECK_RESULT(gantry_comm_split(comm, 0, 0, NULL, &none), GANTRY_ERR_USAGE);
 	if (rank)
@@ -516,9 +516,9 @@ TEST(nonblocking_failure)
 	CHECK_RESULT(gantry_comm_error(comm, NULL, text, sizeof(text)), GANTRY_ERR_TIMEOUT);
 	CHECK_HAS(text, "missing: rank 1");
 	/* Nothing can be made from it. */
-	CHECK_ERROR(gantry_comm_shrink(comm, (int[]){1}, 1, 1, NULL, &none), GANTRY_ERR_USAGE, "could not be made");
+	CHECK_ERROR(gantry_comm_shrink(comm, (int[]){1}, 1, 1, NULL, &none), GANTRY_ERR_USAGE, "failed to initialise");
 	CHECK_OK(gantry_comm_revoke(comm));
-	CHECK_ERROR(gantry_comm_split(comm, 0, 0, NULL, &none), GANTRY_ERR_USAGE, "could not be made");
+	CHECK_ERROR(gantry_comm_split(comm, 0, 0, NULL, &none), GANTRY_ERR_USAGE, "failed to initialise");
 	CHECK_RESULT(gantry_comm_destroy(comm), GANTRY_ERR_TIMEOUT);
 	gantry_device_close(config.device);
 	set_params("GANTRY_CONNECT_TIMEOUT", NULL, "GANTRY_CALL_TIMEOUT", NULL);

@@ -209,8 +209,8 @@ TEST(writes_that_do_not_arrive)
 		{GPU0,
 		 DROPS_WRITES,
 		 {NULL, "shm"},
-		 "rank 0 does not use p2p with rank 1: what GPU " GPU0 " writes to memory of GPU " GPU1
-		 " does not arrive"},
+		 "rank 0 does not use p2p with rank 1: writes of GPU " GPU0 " to memory of GPU " GPU1
+		 " do not arrive"},
 		{GPU1, NO_FAULT, {"shm", NULL}, NULL},
 	};
 

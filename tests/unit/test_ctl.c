@@ -127,7 +127,7 @@ static void call_body(struct rank_state *s)
 	}
 	size = sizeof(reply);
 	CHECK_ERROR(gantry_ctl_call(s->ctl, 0, 99, NULL, 0, reply, &size), GANTRY_ERR_UNSUPPORTED,
-		    "rank 0 answers call 99");
+		    "rank 0 rejected call 99");
 	size = 3;
 	CHECK_EQ(gantry_ctl_call(s->ctl, 0, ANSWER_KIND, "long", 4, reply, &size), GANTRY_ERR_SIZE);
 	CHECK_EQ(size, 6);
@@ -301,7 +301,7 @@ static void *gather_thread(void *arg)
 {
 	struct rank_state *s = arg;
 
-	CHECK_ERROR(gantry_ctl_allgather(s->ctl, NULL, 0, NULL), GANTRY_ERR_PEER_LOST, "allgather without rank 2 (");
+	CHECK_ERROR(gantry_ctl_allgather(s->ctl, NULL, 0, NULL), GANTRY_ERR_PEER_LOST, "allgather failed: rank 2 (");
 	return NULL;
 }
 
@@ -548,7 +548,7 @@ TEST(test_slow_reader)
 	until_lost(&s[0], 1);
 	until_lost(&s[2], 1);
 	CHECK_EQ(s[2].lost_rank[0], 1);
-	CHECK_HAS(s[2].lost_text, "does not read: 64 MiB");
+	CHECK_HAS(s[2].lost_text, "not reading: 64 MiB");
 	/* What was meant for rank 1 may still be on its way to the hub, and fill it. */
 	UNTIL((r = gantry_ctl_send(s[0].ctl, 2, 1, "x", 1)) != GANTRY_ERR_LIMIT);
 	CHECK_OK(r);

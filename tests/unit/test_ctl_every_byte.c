@@ -294,7 +294,7 @@ TEST(flipped_always)
 	ranks_wait(s, RANKS);
 	for (int i = 0; i < RANKS; i++) {
 		CHECK_EQ(s[i].joined, GANTRY_ERR_AUTH);
-		CHECK_HAS(s[i].text, "the key does not fit");
+		CHECK_HAS(s[i].text, "wrong key");
 	}
 	free(s);
 	end_relay();

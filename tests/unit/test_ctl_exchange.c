@@ -194,10 +194,10 @@ static void failing_body(struct rank_state *s)
 		gantry_result r;
 		const char *text;
 	} rows[] = {
-		[LEAVES] = {GANTRY_ERR_PEER_CLOSED, "allgather without rank 2 ("},
-		[STAYS_AWAY] = {GANTRY_ERR_TIMEOUT, "4 of 5 ranks came to an allgather within 0.4 s "
-						    "(GANTRY_CALL_TIMEOUT), missing: 2"},
-		[OTHER_SIZE] = {GANTRY_ERR_USAGE, "allgather of different sizes"},
+		[LEAVES] = {GANTRY_ERR_PEER_CLOSED, "allgather failed: rank 2 ("},
+		[STAYS_AWAY] = {GANTRY_ERR_TIMEOUT, "4 of 5 ranks called allgather within 0.4 s "
+						    "(GANTRY_CALL_TIMEOUT); missing: 2"},
+		[OTHER_SIZE] = {GANTRY_ERR_USAGE, "allgather sizes differ"},
 		[NO_ROUTE] = {GANTRY_ERR_UNREACHABLE, "no way to rank 1 at 127.0.0.1:"},
 	};
 

@@ -75,7 +75,7 @@ static int three_came(struct gantry_unique_id *id, int seconds, uint64_t *ret_un
 	CHECK(took >= (uint64_t)seconds * 1000 - 20);
 	for (int i = 0; i < 3; i++) {
 		CHECK_EQ(lost_count(&s[i]), 0);
-		came = came && strstr(s[i].text, "3 of 6 ranks came") && strstr(s[i].text, "missing: ranks 1, 3-4");
+		came = came && strstr(s[i].text, "3 of 6 ranks joined") && strstr(s[i].text, "missing: ranks 1, 3-4");
 	}
 	for (int i = 0; i < 3; i++)
 		if (came)
@@ -137,7 +137,7 @@ TEST(test_missing)
 	}
 	/* Who comes too late hears the same, and need not wait for it. */
 	set_params("GANTRY_CONNECT_TIMEOUT", "400s", "GANTRY_CALL_TIMEOUT", NULL);
-	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "3 of 6 ranks came");
+	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "3 of 6 ranks joined");
 	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "missing: ranks 1, 3-4");
 	CHECK_EQ(hub_stays(&id, until), UINT64_MAX);
 	until_quiet(); /* it ends by itself */
@@ -166,7 +166,7 @@ TEST(test_twice)
 	end_hubs();
 	/* Once all are there, it is only the newcomer's fault. */
 	s = ranks_run(2, &id, NULL);
-	refused(&id, 1, 2, GANTRY_ERR_USAGE, "2 ranks have joined already");
+	refused(&id, 1, 2, GANTRY_ERR_USAGE, "2 ranks have already joined");
 	CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 1, "x", 1));
 	CHECK_OK(recv_wait(s[1].ctl, 0, 1, (char[1]){0}, 1));
 	ranks_leave(s, 2);
@@ -181,7 +181,7 @@ TEST(test_counts)
 	s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){3, 4});
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(s[i].joined, GANTRY_ERR_SETTING);
-		CHECK_HAS(s[i].text, "the ranks count differently: rank ");
+		CHECK_HAS(s[i].text, "ranks disagree on the number of ranks: rank ");
 		CHECK_HAS(s[i].text, s[i].rank ? "rank 0 (127.0.0.1:" : "rank 1 (127.0.0.1:");
 	}
 	free(s);
@@ -198,7 +198,7 @@ TEST(test_arguments)
 		CHECK_EQ(s[i].joined, GANTRY_ERR_INVALID);
 	free(s);
 	id.bytes[4]++;
-	refused(&id, 0, 1, GANTRY_ERR_VERSION, "of version 8, this library is of version 7");
+	refused(&id, 0, 1, GANTRY_ERR_VERSION, "has version 8, but this library has version 7");
 	memset(&id, 0, sizeof(id));
 	refused(&id, 0, 1, GANTRY_ERR_INVALID, "");
 	CHECK_EQ(gantry_ctl_comm_id(&id), 0);
@@ -214,7 +214,7 @@ TEST(test_keys)
 	wrong = id;
 	wrong.bytes[40] ^= 1;
 	/* Without MACs the hub shows its half of the key first: the rank finds the difference. */
-	refused(&wrong, 1, 2, GANTRY_ERR_AUTH, GANTRY_HAVE_OPENSSL ? "the key does not fit" : "does not know the key");
+	refused(&wrong, 1, 2, GANTRY_ERR_AUTH, GANTRY_HAVE_OPENSSL ? "wrong key" : "does not have the key");
 	if (!GANTRY_HAVE_OPENSSL) {
 		set_params("GANTRY_SECRET", "alpha");
 		CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
@@ -285,7 +285,7 @@ TEST(test_secrets_told)
 		CHECK(hub_stays(&id, 0));
 		ranks_wait(s, 1);
 		CHECK_EQ(s[0].joined, GANTRY_ERR_TIMEOUT);
-		CHECK_HAS(s[0].text, "missing: rank 1; 3 connections knew the id but failed to prove the secret: does "
+		CHECK_HAS(s[0].text, "missing: rank 1; 3 connections had the id but failed to prove the secret: does "
 				     "GANTRY_SECRET differ?");
 		free(s);
 	}
@@ -320,7 +320,7 @@ TEST(test_out_of_descriptors)
 	close(fd);
 	logs_end();
 	CHECK_HAS(logs_text(), "Too many open files");
-	CHECK_HAS(logs_text(), " such lines left out)");
+	CHECK_HAS(logs_text(), " similar lines suppressed)");
 	set_params("GANTRY_LOG", NULL);
 	end_hubs();
 }
@@ -525,7 +525,7 @@ TEST(test_lost_in_join)
 		ranks_wait(s, 2);
 	}
 	CHECK_EQ(s[0].joined, GANTRY_ERR_PEER_LOST); /* not GANTRY_CONNECT_TIMEOUT's, which takes 400 s */
-	CHECK_HAS(s[0].text, "while the ranks were joining, rank 1 (127.0.0.1:");
+	CHECK_HAS(s[0].text, "while ranks were joining: rank 1 (127.0.0.1:");
 	CHECK_EQ(s[1].joined, GANTRY_ERR_PEER_LOST);
 	ctl_relay_stop(&relay);
 	free(s);
@@ -683,7 +683,7 @@ TEST(test_fixed_passed_on)
 	relay_start(&relay);
 	at.in = lo_addr(relay.port);
 	gantry_ctl_fixed_id(&at, "job 3", &through);
-	refused(&through, 1, 2, GANTRY_ERR_REFUSED, "dialled another address than that of this process");
+	refused(&through, 1, 2, GANTRY_ERR_REFUSED, "connected to an address that does not belong to this process");
 	snprintf(text, sizeof(text), "127.0.0.1:%d", relay.port);
 	set_params("GANTRY_ADVERTISE", text); /* the hub's process is reached that way */
 	s = ranks_make(2, &id, NULL);

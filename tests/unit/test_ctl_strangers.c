@@ -270,7 +270,7 @@ static void test_refusals(void)
 	close(fd);
 	fd = hello_answered(CTL_VERSION, decoded.comm_id + 1, &verdict, text);
 	CHECK_EQ(verdict, NOBODY);
-	CHECK_HAS(text, "no communicator of this id here");
+	CHECK_HAS(text, "no communicator with this id here");
 	close(fd);
 	fd = dial_hard(&hub_addr.in); /* a proof of another time */
 	send_proof(fd);

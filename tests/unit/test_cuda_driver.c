@@ -28,7 +28,7 @@ TEST(driver)
 		CHECK_STR(why, "");
 		CHECK_EQ(gantry_device_cuda(count, &dev), GANTRY_ERR_INVALID);
 		CHECK_EQ(gantry_device_cuda(-1, &dev), GANTRY_ERR_INVALID);
-		CHECK_HAS(logs_text(), "gpu -1: there are");
+		CHECK_HAS(logs_text(), "gpu -1 does not exist");
 	}
 	CHECK(dev == NULL);
 	/* No room for the reason, or very little, is fine. */

@@ -217,7 +217,7 @@ TEST(launches)
 
 	CHECK_OK(ops->stream_create(gpu, &s));
 	if (!GANTRY_HAVE_CUDA) {
-		CHECK_ERROR(ops->launch(gpu, s, &l), GANTRY_ERR_UNSUPPORTED, "built without nvcc: no kernels");
+		CHECK_ERROR(ops->launch(gpu, s, &l), GANTRY_ERR_UNSUPPORTED, "built without nvcc, so there are no kernels");
 		CHECK_OK(ops->stream_destroy(gpu, s));
 		return;
 	}

@@ -66,9 +66,9 @@ TEST(check_kernel_questions)
 	nic.commands = 0;
 	CHECK_EQ(detect(0), 0);
 	CHECK_EQ(steps[DEVMEM_ASK_SEND].verdict, DEVMEM_NO);
-	CHECK_HAS(steps[DEVMEM_ASK_SEND].reason, "this build lacks libmnl, so that the kernel could not be asked");
+	CHECK_HAS(steps[DEVMEM_ASK_SEND].reason, "this build lacks libmnl, so the kernel could not be queried");
 	CHECK_HAS(steps[DEVMEM_ASK_SEND].advice, "libmnl-dev");
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "this build lacks libmnl, so that the kernel could not be asked",
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "this build lacks libmnl, so the kernel could not be queried",
 	       "libmnl-dev");
 	EXPECT_IF(nic.commands = 1 << NETDEV_QUEUE_GET, DEVMEM_ASK_FAMILY, DEVMEM_NO, "no BIND_RX", "");
 	EXPECT_IF(nic.commands = 1 << NETDEV_BIND_RX, DEVMEM_ASK_FAMILY, DEVMEM_YES, "shows at binding", "");
@@ -120,12 +120,12 @@ TEST(check_bind_question)
 	EXPECT_IF(nic.bind_error = EBADF, DEVMEM_ASK_BIND, DEVMEM_YES, "driver fake would bind queue 7", "");
 	nic.bind_error = EBADF;
 	nic.commands = 1 << NETDEV_BIND_RX; /* 6.12 to 6.15 */
-	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "looks at the file first", "");
+	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "checks the file first", "");
 	EXPECT_IF(nic.bind_error = EPERM, DEVMEM_ASK_BIND, DEVMEM_NO, "CAP_NET_ADMIN in the initial user namespace",
 		  "devmem-helper");
 	nic.bind_error = EPERM;
 	wish.daemon = "/run/h";
-	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "left to the daemon at /run/h", "");
+	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "done by the daemon at /run/h", "");
 	nic.bind_error = EOPNOTSUPP;
 	nic.said = "Device doesn't support DMA";
 	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "no devmem queue support, or CONFIG_NET_DEVMEM is off: Device", "mlx5");

@@ -222,7 +222,7 @@ TEST(bad_lengths)
 		copy = malloc(msg.msg_controllen); /* of that size exactly, for ASan */
 		memcpy(copy, control, msg.msg_controllen);
 		msg.msg_control = copy;
-		refuse(20, "runs out of its buffer");
+		refuse(20, "exceeds its buffer");
 		free(copy);
 	}
 	/* Cut anywhere: never a read past the end, and never accepted, except where nothing is left of the second. */
@@ -234,7 +234,7 @@ TEST(bad_lengths)
 		memcpy(copy, control, cut);
 		msg.msg_control = copy;
 		msg.msg_controllen = cut;
-		refuse(20, "runs out of its buffer");
+		refuse(20, "exceeds its buffer");
 		free(copy);
 	}
 }

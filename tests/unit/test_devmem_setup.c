@@ -193,7 +193,7 @@ TEST(check_errors)
 	reset();
 	nic->bind_error = EOPNOTSUPP;
 	nic->said = "Device doesn't support DMA";
-	refuse(GANTRY_ERR_UNSUPPORTED, "the kernel says: Device doesn't support DMA");
+	refuse(GANTRY_ERR_UNSUPPORTED, "kernel message: Device doesn't support DMA");
 	nic->bind_error = 524;
 	refuse(GANTRY_ERR_UNSUPPORTED, "PCI topology");
 	nic->bind_error = EPERM;
@@ -218,7 +218,7 @@ TEST(check_errors)
 	nic->ntuple_fixed = 1;
 	refuse(GANTRY_ERR_UNSUPPORTED, "rx-ntuple-filter");
 	nic->ntuple_stuck = 1;
-	refuse(GANTRY_ERR_UNSUPPORTED, "the driver leaves it off");
+	refuse(GANTRY_ERR_UNSUPPORTED, "the driver left it off");
 	nic->queues = 1;
 	refuse(GANTRY_ERR_LIMIT, "GANTRY_DEVMEM_QUEUES");
 	for (uint32_t i = 1; i < FAKE_QUEUES; i++)
@@ -400,7 +400,7 @@ TEST(check_exit_and_crash)
 	CHECK_STR(names[0], "fake0");
 	fake_sys_init(&sys, nic);
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
-	CHECK_HAS(text, "1 dead binding: 2 flow rules removed; header split, RSS and features are as before");
+	CHECK_HAS(text, "1 dead binding: 2 flow rules removed; header split, RSS and features were restored");
 	check_clean();
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 0);
 	CHECK_STR(text, "");
@@ -415,7 +415,7 @@ TEST(check_exit_and_crash)
 	nic->queue[FAKE_QUEUES - 2].dmabuf = 0;
 	nic->bound--;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
-	CHECK_HAS(text, "others still use the NIC");
+	CHECK_HAS(text, "the NIC is still in use");
 	CHECK_EQ(nic->rings.split, DEVMEM_SPLIT_ON);
 	devmem_session_close(s);
 	check_as_before();

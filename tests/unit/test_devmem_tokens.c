@@ -32,7 +32,7 @@ TEST(users_are_counted)
 	/* It is queued, so nobody has it, and receive cannot bring it. */
 	CHECK_EQ(devmem_tokens_use(&t, 1), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(devmem_tokens_drop(&t, &one, 1), GANTRY_ERR_INTERNAL);
-	CHECK_ERROR(devmem_tokens_take(&t, &(uint32_t){1}, 1), GANTRY_ERR_PROTOCOL, "token 1 came again");
+	CHECK_ERROR(devmem_tokens_take(&t, &(uint32_t){1}, 1), GANTRY_ERR_PROTOCOL, "received token 1 again");
 	CHECK_EQ(t.held, 1);
 	CHECK_OK(devmem_tokens_flush(&t));
 	CHECK_EQ(f->out, 0);
@@ -123,7 +123,7 @@ TEST(failures)
 	take_some(&t, f, 3);
 	CHECK_OK(devmem_tokens_drop(&t, tokens, 3));
 	f->fail_errno = EBADF;
-	CHECK_ERROR(devmem_tokens_flush(&t), GANTRY_ERR_SYSTEM, "give 3 tokens back on socket 55: Bad file descriptor");
+	CHECK_ERROR(devmem_tokens_flush(&t), GANTRY_ERR_SYSTEM, "return 3 tokens on socket 55: Bad file descriptor");
 	CHECK_EQ(t.held, 3); /* nothing is forgotten */
 	CHECK_OK(devmem_tokens_flush(&t));
 	CHECK_EQ(f->out, 0);
@@ -131,7 +131,7 @@ TEST(failures)
 	CHECK_OK(devmem_tokens_drop(&t, tokens, 3));
 	f->swallow = 1;
 	CHECK_ERROR(devmem_tokens_flush(&t), GANTRY_ERR_INTERNAL,
-		    "3 tokens were given back on socket 55, 2 were freed");
+		    "3 tokens were returned on socket 55, but the kernel freed 2");
 	f->swallow = 0;
 	CHECK_OK(devmem_tokens_flush(&t)); /* and not a second time */
 	devmem_tokens_free(&t);

@@ -247,7 +247,7 @@ static void test_replay(void)
 	CHECK_EQ(feed(&p.client, old.challenge, sizeof(old.challenge)), INET_AGAIN);
 	CHECK_EQ(feed(&p.client, old.answer, sizeof(old.answer)), INET_FAILED);
 	CHECK_EQ(p.client.error, GANTRY_ERR_AUTH);
-	CHECK_HAS(p.client.text, "does not know the secret");
+	CHECK_HAS(p.client.text, "does not have the same GANTRY_SECRET");
 	say_hello(&p, &secret);
 	CHECK_EQ(feed(&p.client, old.answer, sizeof(old.answer)), INET_FAILED);
 	CHECK_EQ(p.client.error, GANTRY_ERR_AUTH);
@@ -335,7 +335,7 @@ static void test_strangers(void)
 	inet_handshake_start_server(&h);
 	CHECK_EQ(feed(&h, large, sizeof(large)), INET_FAILED);
 	inet_handshake_start_server(&h);
-	CHECK_STR(inet_handshake_owes(&h), "it never said hello");
+	CHECK_STR(inet_handshake_owes(&h), "no hello message in time");
 	CHECK_EQ(inet_handshake_room(&h, &at), 16);
 }
 

@@ -271,14 +271,14 @@ TEST(counters)
 		{OUT, OUT, 2, 0, NULL},
 		{OUT, OUT, 0, 1, NULL},
 		{OUT, OUT, 1, 0, NULL},
-		{OUT + 1, 0, 0, 0, "received 125 eager bytes, of 124"},
+		{OUT + 1, 0, 0, 0, "125 eager bytes received, but 124 were sent"},
 		{UINT64_MAX, 0, 0, 0, "eager bytes"},
-		{0, OUT, 0, 0, "consumed 124 eager bytes, of 0 that it received"},
-		{OUT, OUT + 1, 0, 0, "consumed 125 eager bytes"},
+		{0, OUT, 0, 0, "124 eager bytes consumed, but 0 received"},
+		{OUT, OUT + 1, 0, 0, "125 eager bytes consumed"},
 		{OUT, UINT64_MAX, 0, 0, "consumed"},
-		{OUT, OUT, 3, 0, "finished 3 bulk messages"},
-		{OUT, OUT, 4, 0, "finished 4 bulk messages"},
-		{OUT, OUT, 0, 2, "finished 0 bulk messages (and 00000002)"},
+		{OUT, OUT, 3, 0, "3 bulk messages"},
+		{OUT, OUT, 4, 0, "4 bulk messages"},
+		{OUT, OUT, 0, 2, "0 bulk messages (and 00000002)"},
 		{OUT, OUT, 2, 1, "finished"},
 		{OUT, OUT, 1, 1u << 31, "finished"},
 		{OUT, OUT, UINT64_MAX, 0, "finished"},
@@ -330,7 +330,7 @@ TEST(backwards)
 					.kind = WIRE_STATE, .seq = rows[i].done[k], .done_bits = rows[i].bits[k]});
 			pass();
 		}
-		expect(rows[i].may ? GANTRY_OK : GANTRY_ERR_PROTOCOL, "before it was");
+		expect(rows[i].may ? GANTRY_OK : GANTRY_ERR_PROTOCOL, "its previous report was");
 	}
 }
 
@@ -342,10 +342,10 @@ TEST(pieces)
 		const char *text;
 	} rows[] = {
 		{{.kind = WIRE_ARRIVED, .index = 1, .total = 1}, NULL},
-		{{.kind = WIRE_ARRIVED, .index = 1, .total = 3}, "lane 1: 3 pieces came, of"},
-		{{.kind = WIRE_ARRIVED, .index = 1, .total = UINT64_MAX}, "pieces came, of"},
+		{{.kind = WIRE_ARRIVED, .index = 1, .total = 3}, "lane 1: peer reports 3 pieces received, but"},
+		{{.kind = WIRE_ARRIVED, .index = 1, .total = UINT64_MAX}, "pieces received, but"},
 		{{.kind = WIRE_ARRIVED, .index = 1, .tag = 1, .total = 9}, NULL}, /* of a socket that is not there */
-		{{.kind = WIRE_ARRIVED, .index = LANES}, "of 3 lanes"},
+		{{.kind = WIRE_ARRIVED, .index = LANES}, "only 3 lanes"},
 		{{.kind = WIRE_ARRIVED, .index = 1, .seq = 1, .offset = 2}, "not a frame"},
 		{{.kind = WIRE_STOPPED, .index = 1, .total = 3}, "lane 1: 3 pieces came, of"},
 		{{.kind = WIRE_STOPPED, .index = 1, .tag = 1}, "generation 1 ends before it began"},

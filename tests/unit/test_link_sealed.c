@@ -288,15 +288,15 @@ static const struct attack attacks[] = {
 	{"a bit of a header", 1, flip_header, 1, "lane 1: a record is not authentic"},
 	{"a bit of a tag", 1, flip_tag, 1, "lane 1: a record is not authentic"},
 	{"a bit of a length", 1, flip_length, 1, "lane 1: a record is not authentic"},
-	{"replay", 1, replay, 1, "record 0 where 1 is due: replayed"},
-	{"left out", 1, leave_out, 1, "lane 1: record 1 where 0 is due: some were left out or reordered"},
-	{"reorder", 1, reorder, 1, "lane 1: record 1 where 0 is due: some were left out or reordered"},
-	{"reflect", 1, reflect, 0, "lane 1: record 0 is one of this side's own, reflected"},
-	{"another lane", 1, swap_lanes, 1, "a record is not authentic: it was changed, or belongs to another lane"},
-	{"plaintext", 1, speak_plainly, 1, "lane 1: what comes instead of record 0 is not sealed"},
+	{"replay", 1, replay, 1, "received record 0, expected 1: replayed"},
+	{"left out", 1, leave_out, 1, "lane 1: received record 1, expected 0: records were dropped or reordered"},
+	{"reorder", 1, reorder, 1, "lane 1: received record 1, expected 0: records were dropped or reordered"},
+	{"reflect", 1, reflect, 0, "lane 1: record 0 is one of our own, reflected back"},
+	{"another lane", 1, swap_lanes, 1, "a record is not authentic: it was modified, or belongs to another lane"},
+	{"plaintext", 1, speak_plainly, 1, "lane 1: record 0 is not encrypted"},
 	{"control: a bit", 0, flip_header, 1, "lane 0: a record is not authentic"},
-	{"control: replay", 0, replay, 1, "lane 0: record 0 where 1 is due: replayed"},
-	{"control: left out", 0, leave_out, 1, "lane 0: record 1 where 0 is due"},
+	{"control: replay", 0, replay, 1, "lane 0: received record 0, expected 1: replayed"},
+	{"control: left out", 0, leave_out, 1, "lane 0: received record 1, expected 0"},
 };
 
 /* A bulk message for a posted receive stands in the streams, in records that are whole, and nothing has come. */
@@ -414,7 +414,7 @@ TEST(check_truncated)
 			usleep(1000);
 	}
 	CHECK_EQ(r, GANTRY_ERR_PEER_LOST);
-	CHECK_HAS(w.l[1]->end.text, "lane 1: it was closed without a goodbye");
+	CHECK_HAS(w.l[1]->end.text, "lane 1: it was closed without a goodbye message");
 	world_free(&w);
 	config.inet = 0;
 	free(in);

@@ -134,10 +134,10 @@ TEST(test_shared)
 	/* A name that nobody has, and one that nobody has any more: refused, not left waiting. */
 	CHECK_EQ(shake(&at, "third", "", &h), INET_FAILED);
 	CHECK(h.refused && h.error == GANTRY_ERR_REFUSED);
-	CHECK_HAS(h.text, "nobody here speaks third");
+	CHECK_HAS(h.text, "no third listener in this process");
 	put(&second, b);
 	CHECK_EQ(shake(&at, "second", "abc", &h), INET_FAILED);
-	CHECK_HAS(h.text, "nobody here speaks second");
+	CHECK_HAS(h.text, "no second listener in this process");
 	CHECK_EQ(shake(&at, "first", "n", &h), INET_FAILED);
 	CHECK_STR(h.text, "not you");
 	CHECK_EQ(shake(&at, "first", "", &h), INET_DONE);

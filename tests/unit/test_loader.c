@@ -74,8 +74,8 @@ TEST(check_rules)
 
 TEST(check_refusals)
 {
-	refused("none", "none asked for");
-	refused("no_such,none,fake_a", "none asked for");
+	refused("none", "no plugin requested");
+	refused("no_such,none,fake_a", "no plugin requested");
 	refused(",", "the list is empty");
 	/* Both files of a name are told. */
 	refused("no_such", "libnccl-net-no_such.so: cannot open shared object file");
@@ -172,7 +172,7 @@ TEST(check_versions)
 	CHECK(ctx == NULL);
 	net = NULL;
 	CHECK_HAS(gantry_last_error(),
-		  "libnccl-net-partial.so: ncclNetPlugin_v8 lacks what NCCL always calls: isend test");
+		  "libnccl-net-partial.so: ncclNetPlugin_v8 lacks functions that NCCL always calls: isend test");
 	CHECK_ERROR(gantry_loader_net(l, 12, &net), GANTRY_ERR_UNSUPPORTED, "has no ncclNetPlugin_v12");
 	CHECK_EQ(gantry_loader_net(l, 99, &net), GANTRY_ERR_UNSUPPORTED);
 	CHECK(net == NULL);
@@ -585,7 +585,7 @@ TEST(check_filled_by_init)
 	CHECK_OK(net->ops->finalize(net, ctx));
 	CHECK_OK(gantry_loader_net(l, 9, &net));
 	CHECK_ERROR(net->ops->init(net, 1, NULL, &ctx), GANTRY_ERR_CONFIG,
-		    "ncclNetPlugin_v9 lacks what NCCL always calls: getProperties listen");
+		    "ncclNetPlugin_v9 lacks functions that NCCL always calls: getProperties listen");
 	gantry_loader_close(l);
 }
 

@@ -365,8 +365,8 @@ TEST(check_ratelimit)
 	CHECK_EQ(suppressed, 3);
 	CHECK_EQ(rl.suppressed, 0);
 	CHECK_STR(LEFT_OUT(0), "");
-	CHECK_STR(LEFT_OUT(1), " (1 such line left out)");
-	CHECK_STR(LEFT_OUT(3), " (3 such lines left out)");
+	CHECK_STR(LEFT_OUT(1), " (1 similar line suppressed)");
+	CHECK_STR(LEFT_OUT(3), " (3 similar lines suppressed)");
 }
 
 enum { THREADS = 4, LINES = 200 };

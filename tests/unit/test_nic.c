@@ -306,7 +306,7 @@ TEST(test_words)
 		"eth1 10.0.1.2 (down), eth2 10.0.2.2 (no carrier), tun0 10.8.0.2, wlan0 fe80::2%lo");
 	made.count = 0;
 	CHECK_STR(choose("", AF_INET6), "error");
-	CHECK_HAS(gantry_last_error(), "no interface can be used with IPv6; ");
+	CHECK_HAS(gantry_last_error(), "no interface is usable with IPv6; ");
 
 	/* The reason never runs over; a cut one says so. */
 	made.count = 0;

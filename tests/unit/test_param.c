@@ -168,7 +168,7 @@ TEST(check_refusals)
 	refuse("GANTRY_PORT_RANGE", "100-", "first-last");
 	refuse("GANTRY_PORT_RANGE", "-100", "first-last");
 	refuse("GANTRY_PORT_RANGE", "4000,4001", "first-last");
-	refuse("GANTRY_ADVERTISE", "nowhere", "it takes: 10.0.0.2, 10.0.0.2:4000,");
+	refuse("GANTRY_ADVERTISE", "nowhere", "expected 10.0.0.2, 10.0.0.2:4000,");
 	refuse("GANTRY_ADVERTISE", "10.0.0.2:0", "10.0.0.2:4000");
 	refuse("GANTRY_STALL_SIGNAL", "KILL", "USR1, USR2, HUP");
 
@@ -232,14 +232,14 @@ TEST(check_unknown)
 	set_params("GANTRY_TIMOUT", "5s");
 	CHECK_EQ(logs_count(""), 1);
 	CHECK_EQ(logs_count("ERROR"), 0);
-	CHECK_HAS(logs_text(), "GANTRY_TIMOUT is set but unknown; the nearest known name is GANTRY_TIMEOUT\n");
+	CHECK_HAS(logs_text(), "unknown variable GANTRY_TIMOUT is set; did you mean GANTRY_TIMEOUT?\n");
 	CHECK_EQ(gantry_params()->timeout, 30000000000);
 
 	clear_environment();
 	set_params("GANTRY_LANE", "5", "GANTRY_SECERT", "hunter2");
 	CHECK_EQ(logs_count(""), 2);
-	CHECK_HAS(logs_text(), "GANTRY_LANES\n");
-	CHECK_HAS(logs_text(), "GANTRY_SECRET\n");
+	CHECK_HAS(logs_text(), "GANTRY_LANES?\n");
+	CHECK_HAS(logs_text(), "GANTRY_SECRET?\n");
 	CHECK_EQ(logs_count("hunter2"), 0);
 
 	/* What the build and the tests set for themselves. */

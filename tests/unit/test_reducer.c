@@ -366,9 +366,9 @@ TEST(mismatches)
 	static const struct {
 		uint32_t type, op, count;
 		const char *words;
-	} rows[] = {{GANTRY_TYPE_INT32, GANTRY_OP_SUM, 3, "its bytes: 16 on rank 0, 12 on rank 2"},
-		    {GANTRY_TYPE_UINT32, GANTRY_OP_SUM, 4, "the type"},
-		    {GANTRY_TYPE_INT32, GANTRY_OP_MAX, 4, "the reduction"}};
+	} rows[] = {{GANTRY_TYPE_INT32, GANTRY_OP_SUM, 3, "size in bytes: 16 on rank 0, 12 on rank 2"},
+		    {GANTRY_TYPE_UINT32, GANTRY_OP_SUM, 4, " on type: "},
+		    {GANTRY_TYPE_INT32, GANTRY_OP_MAX, 4, " on reduction: "}};
 	int32_t in[RANKS][4] = {{0}}, out[RANKS][4];
 	struct reducer_request *q[RANKS];
 	struct world w;
@@ -574,12 +574,12 @@ TEST(a_server_that_fails_jobs)
 		CHECK_EQ(other.opened[k], GANTRY_ERR_UNREACHABLE);
 		CHECK_HAS(other.why[k], "none of the 1 reducers");
 	}
-	CHECK_HAS(other.why[0], "(--memory) other jobs have");
+	CHECK_HAS(other.why[0], "(--memory) other jobs use");
 	close_world(&other);
 	for (uint32_t k = 0; k < 3; k++)
 		CHECK_OK(reducer_all_reduce(w.comms[k], in[k], out[k], k == 2 ? 3 : 4, GANTRY_TYPE_INT32, GANTRY_OP_SUM,
 					    &q[k]));
-	all_fail(&w, q, 0, GANTRY_ERR_USAGE, "its bytes: 16 on rank 0, 12 on rank 2");
+	all_fail(&w, q, 0, GANTRY_ERR_USAGE, "size in bytes: 16 on rank 0, 12 on rank 2");
 	close_world(&w);
 	WAIT_WHILE (load_relaxed(&told.events[REDUCER_EVENT_FAILED]) < 1)
 		sleep_ms(1);
@@ -593,12 +593,12 @@ TEST(a_server_that_fails_jobs)
 	snprintf(words, sizeof(words), "reducer 0 of 1 (127.0.0.1:");
 	q[2] = NULL;
 	all_fail(&w, q, 4, GANTRY_ERR_PEER_CLOSED, words);
-	all_fail(&w, q, 4, GANTRY_ERR_PEER_CLOSED, "the reducer was asked to shut down");
+	all_fail(&w, q, 4, GANTRY_ERR_PEER_CLOSED, "the reducer is shutting down");
 	/* One that comes to its next operation only now hears it as well. */
 	if (reducer_all_reduce(w.comms[2], in[2], out[2], 4, GANTRY_TYPE_INT32, GANTRY_OP_SUM, &q[2]) == GANTRY_OK)
 		all_fail(&w, q, 3, GANTRY_ERR_PEER_CLOSED, "");
 	if (gantry_now_ns() - since < SECOND / 2)
-		CHECK_HAS(gantry_last_error(), "the reducer was asked to shut down");
+		CHECK_HAS(gantry_last_error(), "the reducer is shutting down");
 	close_world(&w);
 	stop_server(&v);
 	reducers = "";
@@ -624,7 +624,7 @@ TEST(passed_on)
 	try_world(&w, 2);
 	for (uint32_t k = 0; k < 2; k++)
 		CHECK_EQ(w.opened[k], GANTRY_ERR_UNREACHABLE);
-	CHECK_HAS(w.why[0], "another address than that of this reducer");
+	CHECK_HAS(w.why[0], "an address that does not belong to this reducer");
 	close_world(&w);
 	relay_stop(&relay);
 	CHECK_EQ(load_relaxed(&told.events[REDUCER_EVENT_ASKED]), 0);

@@ -71,9 +71,9 @@ TEST(repaired)
 
 	CHECK_OK(run_damaged("on", 6, 6, SANITIZED ? 1 << 20 : 4 << 20, SANITIZED ? 100 : 200, &repaired));
 	CHECK(repaired >= 10);
-	CHECK_EQ(logs_count("; it goes again"), repaired);
+	CHECK_EQ(logs_count("; retransmitting"), repaired);
 	CHECK(logs_count("checksum mismatch on lane 0, ") && logs_count("checksum mismatch on lane 1, message "));
-	CHECK(logs_count("in the header of a frame; it goes again"));
+	CHECK(logs_count("in the header of a frame; retransmitting"));
 	snprintf(peer, sizeof(peer), "pid %d): checksum mismatch", (int)getpid());
 	CHECK_EQ(logs_count(peer), repaired);
 }

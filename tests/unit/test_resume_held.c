@@ -122,7 +122,7 @@ TEST(a_part_that_came)
 		CHECK(!done);
 	}
 	CHECK_EQ(r, GANTRY_ERR_PROTOCOL);
-	CHECK_HAS(gantry_last_error(), "a part of an eager message");
+	CHECK_HAS(gantry_last_error(), "part of an eager message");
 	pair_raw_free(&config, l, raw);
 }
 

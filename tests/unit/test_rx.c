@@ -158,7 +158,7 @@ static void mismatch(size_t sent, size_t received)
 	struct gantry_rx_op *s = start(&pair.a, src, sent, 9, 1), *r = start(&pair.b, dst, received, 9, 0);
 	char both[128];
 
-	snprintf(both, sizeof(both), "a send of %zu bytes met a receive of %zu bytes (tag 9", sent, received);
+	snprintf(both, sizeof(both), "send of %zu bytes matched a receive of only %zu bytes (tag 9", sent, received);
 	memset(dst, 0x11, sent);
 	rx_both(s, r);
 	CHECK_EQ(rx_result(s), GANTRY_ERR_SIZE);
@@ -326,10 +326,10 @@ int main(int argc, char **argv)
 	RUN(in_place("splice", 1));
 	RUN(in_place("msg", 1));
 	if (!*only || !strcmp(only, "host"))
-		RUN(all(&host, "host: asked for by the program"));
+		RUN(all(&host, "host: requested by the program"));
 	if (!*only || !strcmp(only, "narrow"))
-		RUN(all(&narrow, "host: asked for by the program"));
+		RUN(all(&narrow, "host: requested by the program"));
 	if (!*only || !strcmp(only, "emulated"))
-		RUN(all(&emulated, "unpack (emulated NIC): asked for by the program"));
+		RUN(all(&emulated, "unpack (emulated NIC): requested by the program"));
 	return 0;
 }

@@ -93,7 +93,7 @@ static int one(const struct buffers *b, int strided, int by, unsigned moment)
 		if (got == GANTRY_ERR_CANCELLED)
 			CHECK_HAS(rx_text(r), "cancelled by");
 	}
-	if (by == 1 && strstr(rx_text(r), "before a send met it")) /* so the send waits for another receive */
+	if (by == 1 && strstr(rx_text(r), "before a send matched it")) /* so the send waits for another receive */
 		gantry_rx_cancel(s, LONG_ENOUGH * SECOND);
 	await(s);
 	await(r);
@@ -268,7 +268,7 @@ TEST(deaf_peer)
 	CHECK_EQ(gantry_rx_test(r), GANTRY_RX_PENDING);
 	CHECK_EQ(gantry_rx_cancel(r, 50000000), GANTRY_ERR_TIMEOUT); /* a is not moved any more */
 	CHECK_EQ(gantry_rx_conn_error(pair.b.conn, text, sizeof(text)), GANTRY_ERR_TIMEOUT);
-	CHECK_HAS(text, "did not let go of a cancelled transfer");
+	CHECK_HAS(text, "did not release a cancelled transfer");
 	memset(dst, 0xcc, SIZE);
 	await(s); /* a hears that b is gone */
 	CHECK(rx_result(s) != GANTRY_OK);

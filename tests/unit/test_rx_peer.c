@@ -177,15 +177,15 @@ static void nonsense(size_t bytes, struct rx_head h, const char *text)
 
 TEST(all_nonsense)
 {
-	nonsense(RX_INLINE_MAX + 1, (struct rx_head){.kind = RX_TAKEN}, "has taken transfer 0, which was not sent");
-	nonsense(100, (struct rx_head){.kind = RX_TAKEN, .transfer = 9}, "has taken transfer 9, which was not offered");
+	nonsense(RX_INLINE_MAX + 1, (struct rx_head){.kind = RX_TAKEN}, "confirmed transfer 0, which was not sent");
+	nonsense(100, (struct rx_head){.kind = RX_TAKEN, .transfer = 9}, "confirmed transfer 9, which was not offered");
 	nonsense(100, (struct rx_head){.kind = RX_REJECT, .bytes = 100},
-		 "rejected transfer 0 of 100 bytes, for a receive");
+		 "rejected transfer 0 of 100 bytes, claiming a receive");
 	nonsense(100, (struct rx_head){.kind = RX_GRANT, .arg = 65536}, "granted transfer 0");
 	nonsense(100, (struct rx_head){.kind = RX_REJECT, .transfer = 1}, "rejected transfer 1, which was not offered");
 	nonsense(100, (struct rx_head){.kind = RX_STOP, .transfer = 9}, "stopped transfer 9, which was not offered");
 	nonsense(100000, (struct rx_head){.kind = RX_STOP}, "stopped transfer 0 before it was granted");
-	nonsense(100000, (struct rx_head){.kind = RX_GRANT, .arg = 1u << 30}, "which was not asked for");
+	nonsense(100000, (struct rx_head){.kind = RX_GRANT, .arg = 1u << 30}, "which was not requested");
 }
 
 /* The window is full: what waits behind it was not offered. */
@@ -226,5 +226,5 @@ TEST(flood)
 	while (say(&stop))
 		CHECK(++n < 100000);
 	CHECK(n > RX_ANSWERS_OUT);
-	finish("answers wait for it");
+	finish("replies are queued");
 }

@@ -98,9 +98,9 @@ static const struct {
 	{"a bit", flip, READY, "a record is not authentic: it was changed"},
 	{"a bit of the tag", flip_tag, READY, "a record is not authentic: it was changed"},
 	{"a bit of the length", lengthen, READY, "a record is not authentic: it was changed"},
-	{"left out", leave_out, READY, "record 1 where 0 is due: some were left out or reordered"},
-	{"reflected", reflect, READY, "record 0 is one of this side's own, reflected"},
-	{"plaintext", speak_plainly, READY, "what comes instead of record 0 is not sealed"},
+	{"left out", leave_out, READY, "received record 1, expected 0: records were dropped or reordered"},
+	{"reflected", reflect, READY, "record 0 is one of our own, reflected back"},
+	{"plaintext", speak_plainly, READY, "record 0 is not encrypted"},
 	{"truncated", leave_as_it_is, READY - 5, "the peer went away in the middle of a record"},
 	{"nothing", leave_as_it_is, 0, "the peer went away"},
 };

@@ -114,11 +114,11 @@ TEST(check_order)
 		gantry_seal_close(tx, &(struct iovec){text, 3}, 1, records[i]);
 	CHECK(open_one(rx, records[0], out, why));
 	CHECK(!open_one(rx, records[0], out, why));
-	CHECK_STR(why, "record 0 where 1 is due: replayed");
+	CHECK_STR(why, "received record 0, expected 1: replayed");
 	CHECK(!open_one(rx, records[2], out, why));
-	CHECK_STR(why, "record 2 where 1 is due: some were left out or reordered");
+	CHECK_STR(why, "received record 2, expected 1: records were dropped or reordered");
 	CHECK(!open_one(back, records[0], out, why));
-	CHECK_STR(why, "record 0 is one of this side's own, reflected");
+	CHECK_STR(why, "record 0 is one of our own, reflected back");
 	/* Under a false number or direction the tag does not fit. */
 	put64(records[2] + 8, 1);
 	CHECK(!open_one(rx, records[2], out, why));
@@ -128,7 +128,7 @@ TEST(check_order)
 	CHECK_STR(why, "not authentic");
 	memcpy(records[0], "GET /metrics HTT", 16);
 	CHECK(!open_one(rx, records[0], out, why));
-	CHECK_STR(why, "what comes instead of record 1 is not sealed");
+	CHECK_STR(why, "record 1 is not encrypted");
 	CHECK(open_one(rx, records[1], out, why));
 	gantry_seal_free(tx);
 	gantry_seal_free(rx);

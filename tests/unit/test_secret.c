@@ -81,15 +81,15 @@ TEST(readable_by_all)
 	file_make("alpha\n", 6, 0644);
 	expect_taken("alpha");
 	CHECK_OK(gantry_ctl_create_id(&id));
-	CHECK_EQ(logs_count("can be read by all users (mode 0644)"), 1);
-	CHECK_EQ(logs_count("can be read by all users"), 1);
+	CHECK_EQ(logs_count("is readable by all users (mode 0644)"), 1);
+	CHECK_EQ(logs_count("is readable by all users"), 1);
 }
 
 TEST(readable_by_all_and_encrypting)
 {
 	setenv("GANTRY_ENCRYPT", "on", 1);
 	file_make("alpha\n", 6, 0644);
-	expect_refused("can be read by all users (mode 0644), who could decrypt: chmod 600");
+	expect_refused("is readable by all users (mode 0644), so any of them could decrypt: chmod 600");
 }
 
 TEST(readable_by_group)
@@ -106,7 +106,7 @@ TEST(of_another_user)
 		printf("not root: a file of another user is not tried\n");
 		return;
 	}
-	expect_refused("belongs to user 12345");
+	expect_refused("is owned by user 12345");
 }
 
 TEST(a_fifo)

@@ -33,7 +33,7 @@ TEST(check_errnos)
 	CHECK_EQ(sock_errno_class(EADDRNOTAVAIL), SOCK_LIMIT);
 	CHECK_EQ(sock_errno_class(EPERM), SOCK_FATAL);
 	CHECK_EQ(sock_errno_class(EXDEV), SOCK_FATAL);
-	CHECK_HAS(sock_errno_hint(ECONNREFUSED), "nothing listens");
+	CHECK_HAS(sock_errno_hint(ECONNREFUSED), "nothing is listening");
 	CHECK_HAS(sock_errno_hint(EMFILE), "ulimit -n");
 	for (int e = 0; e < 200; e++)
 		CHECK(*sock_errno_hint(e));
@@ -264,9 +264,9 @@ TEST(check_nofile_advice)
 		rlim_t soft, hard;
 		const char *advice;
 	} cases[] = {
-		{64, 4096, "process: raise it by `ulimit -n 4096`"},
+		{64, 4096, "process: raise it with `ulimit -n 4096`"},
 		{64, 64,
-		 "is at its hard limit, 64: raise that, by nofile in /etc/security/limits.conf or LimitNOFILE="},
+		 "is at its hard limit, 64: raise the hard limit with nofile in /etc/security/limits.conf or LimitNOFILE="},
 	};
 
 	EACH_ROW (i, cases) {

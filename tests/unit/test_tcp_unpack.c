@@ -375,7 +375,7 @@ TEST(agreed_sizes)
 			tcp_link_meet(l, &none, &peer);
 			CHECK_EQ(tcp_link_failed(l) ? l->end.error : GANTRY_OK, rows[i].r);
 			if (rows[i].r != GANTRY_OK) {
-				CHECK_HAS(l->end.text, "eager bytes, which is not enough");
+				CHECK_HAS(l->end.text, "eager bytes, which is too few");
 			} else {
 				CHECK_EQ(l->session.eager_max, rows[i].agreed);
 				/* Larger ones are for receivers without an unpack queue. */

@@ -274,7 +274,7 @@ static void keep(enum gantry_log_level level, enum gantry_log_subsys subsys, con
 		 const char *text)
 {
 	pthread_mutex_lock(&warning_lock);
-	if (level == GANTRY_LOG_WARN && strstr(text, "is not written"))
+	if (level == GANTRY_LOG_WARN && strstr(text, "cannot write"))
 		snprintf(last_warning, sizeof(last_warning), "%s", text);
 	pthread_mutex_unlock(&warning_lock);
 	fprintf(stderr, "%s:%d %s\n", file, line, text);

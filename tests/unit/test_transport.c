@@ -90,7 +90,7 @@ TEST(check_choice)
 	refused(&a, &user, "shm,p2p", GANTRY_ERR_UNREACHABLE,
 		"p2p: another user (1000 and 1001); shm: another user (1000 and");
 	refused(&a, &other, "shm,smh", GANTRY_ERR_CONFIG,
-		"\"smh\" is no transport (GANTRY_TRANSPORT); there are: auto p2p shm net");
+		"unknown transport \"smh\" (GANTRY_TRANSPORT); available: auto p2p shm net");
 }
 
 TEST(check_gpus)
@@ -111,7 +111,7 @@ TEST(check_gpus)
 	CHECK_STR(chosen(&a, &b, "auto"), "shm"); /* one that sees it is enough */
 	CHECK_STR(chosen(&b, &a, "auto"), "shm");
 	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE,
-		"GPUs 0000:3b:00.0 and 0000:86:00.0 do not reach each other (GANTRY_P2P=force tries them)");
+		"GPUs 0000:3b:00.0 and 0000:86:00.0 have no peer access (GANTRY_P2P=force tries it anyway)");
 	a.apart[1] = 0;
 	b.apart[0] = gantry_bus_hash("0000:3B:00.0");
 	CHECK_STR(chosen(&a, &b, "auto"), "shm");
@@ -216,11 +216,11 @@ TEST(check_registering)
 	CHECK_OK(gantry_transport_check("first"));
 	CHECK_EQ(gantry_transport_check("firs"), GANTRY_ERR_CONFIG);
 
-	CHECK_ERROR(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID, "there is a transport first already");
+	CHECK_ERROR(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID, "a transport named first is already registered");
 	CHECK_EQ(gantry_transport_register(&again, 1), GANTRY_ERR_INVALID);
 	side.proxy_register = NULL;
 	hole.recv = &side;
-	CHECK_ERROR(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID, "hole has empty entries");
+	CHECK_ERROR(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID, "hole has NULL entries");
 	hole = fake("hole", yes);
 	hole.struct_size = 0;
 	CHECK_ERROR(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID,
@@ -247,7 +247,7 @@ TEST(check_registering)
 			break;
 	}
 	CHECK_EQ(n, 16);
-	CHECK_HAS(gantry_last_error(), "there are 16 added transports already");
+	CHECK_HAS(gantry_last_error(), "the limit of 16 added transports is reached");
 	CHECK_STR(chosen(&a, &b, "auto"), "t1");
 	for (int i = 0; i < n; i++)
 		CHECK_OK(gantry_transport_unregister(&many[i]));

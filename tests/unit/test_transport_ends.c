@@ -154,7 +154,7 @@ static void check_two_gpus(const char *copies)
 		device->ops = &ops;
 		if (drops) {
 			CHECK_ERROR(side_connect(&tx, &rx.info), GANTRY_ERR_UNREACHABLE,
-				    "what GPU 0000:01:00.0 (rank 0) writes to memory of GPU 0000:02:00.0 (rank 1) does "
+				    "writes of GPU 0000:01:00.0 (rank 0) to memory of GPU 0000:02:00.0 (rank 1) do "
 				    "not arrive");
 			device->ops = real_ops;
 		} else {

@@ -88,7 +88,7 @@ void gantry_cuda_queues_close(struct cuda_gpu *g)
 	if (dry)
 		cu.mem_free_host(g->words);
 	else
-		LOG_WARN(DEVICE, "gpu %d is closed, but its copies are not over after 10 s: %d bytes are never freed",
+		LOG_WARN(DEVICE, "gpu %d is closed, but its copies did not finish within 10 s: %d bytes are leaked",
 			 g->base.index, WORDS_SIZE);
 }
 
@@ -152,8 +152,7 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
 	}
 out:
 	if (r != GANTRY_OK && !run_dry(q->stream))
-		LOG_WARN(DEVICE, "gpu %d: copies that were begun before this error are not over after 10 s",
-			 g->base.index);
+		LOG_WARN(DEVICE, "gpu %d: copies started before this error did not finish within 10 s", g->base.index);
 	cuda_leave(g, &was);
 	return r;
 }
@@ -243,9 +242,8 @@ gantry_result gantry_cuda_queue_copy(struct gantry_device *dev, enum gantry_copy
 		if (!since)
 			since = gantry_now_ns();
 		if (gantry_now_ns() - since > LONG_NS)
-			FAIL(GANTRY_ERR_TIMEOUT,
-			     "%d copies wait for gpu %d, and there is no room for one more for 10 s", CUDA_REQUESTS,
-			     dev->index);
+			FAIL(GANTRY_ERR_TIMEOUT, "%d copies are queued for gpu %d, and the queue stayed full for 10 s",
+			     CUDA_REQUESTS, dev->index);
 		begin_all(g, q);
 		sched_yield();
 		r = error_of(q);

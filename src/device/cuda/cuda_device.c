@@ -69,7 +69,7 @@ static gantry_result load_driver(void) REQUIRES(cuda_driver_mu)
 	e = cu.init(0);
 	if (e == CUE_SUCCESS)
 		return GANTRY_OK;
-	snprintf(load_why, sizeof(load_why), "the CUDA driver does not start: %s",
+	snprintf(load_why, sizeof(load_why), "the CUDA driver failed to initialise: %s",
 		 gantry_cuda_text(e, text, sizeof(text)));
 	return GANTRY_ERR_UNSUPPORTED;
 }
@@ -89,7 +89,8 @@ static gantry_result load_once(char *why, size_t len)
 		snprintf(why, len, "%s", load_why);
 	} else if (getpid() != loaded_by) {
 		r = GANTRY_ERR_USAGE;
-		snprintf(why, len, "CUDA was initialised in process %d, which then forked: fork first", (int)loaded_by);
+		snprintf(why, len, "CUDA was initialised in process %d before it forked: fork before using CUDA",
+			 (int)loaded_by);
 	}
 	cuda_driver_mu_unlock(&cuda_driver_mu_one);
 	return r;
@@ -295,7 +296,7 @@ gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev)
 		FAIL(r, "gpu %d: %s", index, why);
 	CU(cu.device_get_count(&count), "count gpus");
 	if (index < 0 || index >= count || index >= CUDA_MAX_GPUS)
-		FAIL(GANTRY_ERR_INVALID, "gpu %d: there are %d", index, count);
+		FAIL(GANTRY_ERR_INVALID, "gpu %d does not exist: there are %d", index, count);
 	if (!gpus[index])
 		TRY(gpu_create(index, &gpus[index]));
 	gpus[index]->refs++;
@@ -319,7 +320,8 @@ int gantry_device_cuda_count(char *why, size_t len)
 	}
 	e = cu.device_get_count(&count);
 	if (e != CUE_SUCCESS)
-		snprintf(why, len, "the CUDA driver does not count: %s", gantry_cuda_text(e, text, sizeof(text)));
+		snprintf(why, len, "the CUDA driver did not return a device count: %s",
+			 gantry_cuda_text(e, text, sizeof(text)));
 	else if (count == 0)
 		snprintf(why, len, "the CUDA driver shows no GPU");
 	return e == CUE_SUCCESS ? count : 0;

@@ -99,7 +99,7 @@ void gantry_cuda_kernels_load(struct cuda_gpu *g)
 	char text[96];
 	unsigned e = CUE_SUCCESS;
 
-	snprintf(g->no_kernels, sizeof(g->no_kernels), "built without nvcc: no kernels");
+	snprintf(g->no_kernels, sizeof(g->no_kernels), "built without nvcc, so there are no kernels");
 	for (const struct gantry_kernel_set *set = gantry_kernel_sets; set && e == CUE_SUCCESS; set = set->next)
 		if (set->fatbin)
 			e = load_set(g, set, &what);

@@ -340,7 +340,7 @@ gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, s
 	struct gantry_stream *s = native;
 
 	if (s && s->magic != MAGIC)
-		FAIL(GANTRY_ERR_INVALID, "%p is no stream of the host device", native);
+		FAIL(GANTRY_ERR_INVALID, "%p is not a stream of the host device", native);
 	if (!s) {
 		host_device_mu_lock(&host_device_mu_one);
 		if (!hd->default_stream)

@@ -195,7 +195,7 @@ static gantry_result event_time(struct gantry_dev_event *e, uint64_t *ret_ns)
 
 	event_mu_lock(&e->mu);
 	if (!e->mark)
-		FAIL(GANTRY_ERR_USAGE, "the time of an event that was never recorded");
+		FAIL(GANTRY_ERR_USAGE, "the event was never recorded, so it has no time");
 	if (mark_reached(e->mark))
 		*ret_ns = e->mark->ns;
 	else

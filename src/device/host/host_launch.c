@@ -390,8 +390,9 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
 	if (!l->blocks || l->blocks > GANTRY_HOST_MAX_BLOCKS || lanes > GANTRY_HOST_MAX_LANES ||
 	    l->blocks * lanes > GANTRY_HOST_MAX_THREADS)
 		FAIL_NOW(GANTRY_ERR_INVALID,
-			 "a launch of %u blocks of %u lanes; the host takes 1 to %d of up to %d, %d in all", l->blocks,
-			 lanes, GANTRY_HOST_MAX_BLOCKS, GANTRY_HOST_MAX_LANES, GANTRY_HOST_MAX_THREADS);
+			 "cannot launch %u blocks of %u lanes: the host supports 1 to %d blocks of up to %d lanes, %d "
+			 "lanes in total",
+			 l->blocks, lanes, GANTRY_HOST_MAX_BLOCKS, GANTRY_HOST_MAX_LANES, GANTRY_HOST_MAX_THREADS);
 	if (l->blocks * lanes > 1)
 		TRY_NOW(have_helpers(s, l->blocks * lanes - 1));
 	return gantry_host_enqueue(s, &item, l->args);

@@ -154,9 +154,9 @@ static gantry_result import_file(int fd, size_t size, struct host_mem **ret_mem)
 	struct stat st;
 
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
-		FAIL(GANTRY_ERR_PROTOCOL, "memory of another process that could shrink while it is used");
+		FAIL(GANTRY_ERR_PROTOCOL, "memory of another process is not sealed: it could shrink while in use");
 	if (fstat(fd, &st) < 0 || (uint64_t)st.st_size != size)
-		FAIL(GANTRY_ERR_PROTOCOL, "memory of another process has not the %zu bytes that were agreed", size);
+		FAIL(GANTRY_ERR_PROTOCOL, "memory of another process is smaller than the %zu bytes agreed", size);
 	at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
 		FAIL(GANTRY_ERR_NOMEM, "mmap of %s of another process: %s", SIZE_TEXT(size), strerror(errno));
@@ -204,7 +204,7 @@ static gantry_result alloc_file(const char *name, size_t size, void **ret_ptr)
 	void *at = MAP_FAILED;
 
 	if (!size || m.mapped < size)
-		FAIL(GANTRY_ERR_INVALID, "an allocation of %zu bytes", size);
+		FAIL(GANTRY_ERR_INVALID, "invalid allocation size: %zu bytes", size);
 	if (name)
 		TRY(make_file(&m, name));
 	at = mmap(NULL, m.mapped, PROT_READ | PROT_WRITE, flags, m.fd, 0);
@@ -354,7 +354,7 @@ static gantry_result decode(const struct gantry_ipc_handle *handle, struct handl
 			     .size = get64(p + 56),
 			     .mapped = get64(p + 64)};
 	if (get64(p) != MAGIC)
-		FAIL_NOW(GANTRY_ERR_INVALID, "this is no handle of host memory");
+		FAIL_NOW(GANTRY_ERR_INVALID, "not a handle of host memory");
 	if (h->host != gantry_host_id())
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "memory of process %d is on another host", h->pid);
 	if (h->pid_ns != gantry_namespace_id("pid"))
@@ -363,7 +363,7 @@ static gantry_result decode(const struct gantry_ipc_handle *handle, struct handl
 			 "%llu)",
 			 h->pid, (unsigned long long)h->pid_ns, (unsigned long long)gantry_namespace_id("pid"));
 	if (h->pid <= 0 || h->fd < 0 || !h->mapped || h->offset >= h->mapped || h->size > h->mapped - h->offset)
-		FAIL_NOW(GANTRY_ERR_INVALID, "a handle of host memory with impossible numbers (process %d)", h->pid);
+		FAIL_NOW(GANTRY_ERR_INVALID, "handle of host memory has invalid fields (process %d)", h->pid);
 	return GANTRY_OK;
 }
 
@@ -411,12 +411,12 @@ static gantry_result open_file(const struct handle *h, int *ret_fd)
 		int e = errno;
 
 		if (e == ENOENT && access(process, F_OK) < 0)
-			FAIL(GANTRY_ERR_PEER_LOST, "process %d, whose memory is to be mapped, is gone", h->pid);
+			FAIL(GANTRY_ERR_PEER_LOST, "process %d exited before its memory was mapped", h->pid);
 		if (e == ENOENT)
 			FAIL(GANTRY_ERR_INVALID, "process %d has freed the memory that it exported", h->pid);
 		FAIL(e == EACCES || e == EPERM ? GANTRY_ERR_UNSUPPORTED : GANTRY_ERR_SYSTEM,
 		     "memory of process %d: %s: %s%s", h->pid, path, strerror(e),
-		     e == EACCES || e == EPERM ? " (another user's, or a process that may not be looked into)" : "");
+		     e == EACCES || e == EPERM ? " (owned by another user, or not accessible)" : "");
 	}
 	if (!same_file(h, &st))
 		FAIL(GANTRY_ERR_INVALID, "process %d has freed the memory that it exported (%s is another file)",
@@ -469,7 +469,7 @@ gantry_result gantry_host_ipc_close(struct gantry_device *dev, void *ptr)
 	host_mem_mu_lock(&table_mu);
 	m = find_mem(ptr);
 	if (!m || !m->opens)
-		FAIL(GANTRY_ERR_USAGE, "ipc_close of %p, which ipc_open did not give", ptr);
+		FAIL(GANTRY_ERR_USAGE, "ipc_close of %p, which was not returned by ipc_open", ptr);
 	m->opens--;
 	drop_mem(m);
 out:
@@ -593,13 +593,12 @@ gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	m = size ? find_exportable(ptr, size) : NULL;
 	if (!m)
 		FAIL(GANTRY_ERR_UNSUPPORTED,
-		     "%zu bytes at %p are not within one exportable allocation of the host: there is no dma-buf of "
-		     "them",
+		     "%zu bytes at %p are not within one exportable allocation of the host: cannot create a dma-buf",
 		     size, ptr);
 	fd = open(udmabuf, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%zu bytes at %p are host memory: no dma-buf of them without %s: %s", size,
-		     ptr, udmabuf, strerror(errno));
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%zu bytes at %p are host memory: a dma-buf needs %s: %s", size, ptr,
+		     udmabuf, strerror(errno));
 	create.memfd = (uint32_t)m->fd;
 	create.offset = (uint64_t)((char *)ptr - skip - m->base);
 	dmabuf = ioctl(fd, UDMABUF_CREATE, &create);

@@ -89,7 +89,7 @@ static gantry_result start_listening(void) REQUIRES(share_mu)
 	name_now |= 1; /* 0 means none */
 	TRY(open_socket(&fd));
 	if (bind(fd, (struct sockaddr *)&a, address_of(name_now, &a)) || listen(fd, BACKLOG))
-		FAIL(GANTRY_ERR_SYSTEM, "listen for takers of shared memory: %s", strerror(errno));
+		FAIL(GANTRY_ERR_SYSTEM, "listen on the socket for shared memory: %s", strerror(errno));
 	listen_fd = fd;
 	fd = -1;
 out:
@@ -103,7 +103,7 @@ static void drop_visitor(struct visitor *v, const char *why) REQUIRES(share_mu)
 	uint32_t more;
 
 	if (why && gantry_ratelimit_pass(&stranger_limit, &more))
-		LOG_INFO(DEVICE, "a stranger of user %llu at the socket of shared memory: %s%s",
+		LOG_INFO(DEVICE, "refused a connection of user %llu to the shared-memory socket: %s%s",
 			 (unsigned long long)v->user, why, LEFT_OUT(more));
 	close(v->fd);
 	v->here = 0;
@@ -144,12 +144,12 @@ static void hear_visitor(struct visitor *v, uint64_t now) REQUIRES(share_mu)
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
 		if (now > v->until_ns)
-			drop_visitor(v, "said nothing");
+			drop_visitor(v, "sent no token in time");
 		return;
 	}
 	o = n == (ssize_t)sizeof(word) && get64(word) == MAGIC ? offer_for(word + 8, v->user) : NULL;
 	if (!o) {
-		drop_visitor(v, n > 0 ? "has no token that fits" : "left without a word");
+		drop_visitor(v, n > 0 ? "no matching token" : "closed without sending a token");
 		return;
 	}
 	/* A taker that is gone already never got it: the offer stands. */
@@ -172,7 +172,7 @@ static void let_in(int fd, uint64_t now) REQUIRES(share_mu)
 	struct visitor v = {1, fd, now + SILENCE_NS, user_of(fd)}, *place = &visitors[0];
 
 	if (!is_expected(v.user)) {
-		drop_visitor(&v, "another user");
+		drop_visitor(&v, "unexpected user");
 		return;
 	}
 	hear_visitor(&v, now);
@@ -182,7 +182,7 @@ static void let_in(int fd, uint64_t now) REQUIRES(share_mu)
 		if (!visitors[i].here || visitors[i].until_ns < place->until_ns)
 			place = &visitors[i];
 	if (place->here)
-		drop_visitor(place, "said nothing, and others wait");
+		drop_visitor(place, "sent no token, and other connections are waiting");
 	*place = v;
 }
 
@@ -263,7 +263,7 @@ static gantry_result receive_file(struct gantry_taker *t, size_t size, void **re
 	if (fd == -2)
 		FAIL(GANTRY_ERR_LIMIT, "no descriptor for shared memory: %s", gantry_nofile_advice(advice));
 	if (n != (ssize_t)sizeof(word) || get64(word) != MAGIC || fd < 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a file of shared memory in it");
+		FAIL(GANTRY_ERR_PROTOCOL, "received a packet without a file descriptor");
 	TRY(gantry_host_import(fd, size, ret_ptr));
 	gantry_share_taker_close(t);
 out:
@@ -286,7 +286,7 @@ static gantry_result call_on(struct gantry_taker *t, const struct gantry_share_a
 		goto out;
 	}
 	if (user_of(fd) != user) /* before the token is told */
-		FAIL(GANTRY_ERR_AUTH, "the socket for shared memory is of user %llu and not of %llu, the peer's",
+		FAIL(GANTRY_ERR_AUTH, "the shared-memory socket belongs to user %llu, but the peer is user %llu",
 		     (unsigned long long)user_of(fd), (unsigned long long)user);
 	put64(word, MAGIC);
 	memcpy(word + 8, from->token, sizeof(from->token));

@@ -95,11 +95,11 @@ static const char *decode_request(const uint8_t *bytes, size_t len, int has_fd, 
 	struct devmem_request q;
 
 	if (len != DEVMEM_REQUEST_SIZE)
-		return "a request of the wrong size";
+		return "request has the wrong size";
 	if (get32(bytes) != DEVMEM_DAEMON_MAGIC)
 		return "not a request";
 	if (get32(bytes + 4) != DEVMEM_DAEMON_VERSION)
-		return "a request of another version";
+		return "request has a different version";
 	if (get32(bytes + 20 + IFNAMSIZ))
 		return "a reserved field is set";
 	q = (struct devmem_request){.op = get32(bytes + 8), .queues = get32(bytes + 12), .location = get32(bytes + 16)};
@@ -108,9 +108,9 @@ static const char *decode_request(const uint8_t *bytes, size_t len, int has_fd, 
 	switch (q.op) {
 	case DEVMEM_DAEMON_BIND:
 		if (!is_name(q.nic))
-			return "not a name of an interface";
+			return "not an interface name";
 		if (!q.queues || q.queues > DEVMEM_QUEUES_MAX)
-			return "a number of queues out of range";
+			return "number of queues is out of range";
 		return has_fd ? NULL : "no dma-buf came with the request";
 	case DEVMEM_DAEMON_STEER:
 		return has_fd ? NULL : "no socket came with the request";
@@ -153,7 +153,7 @@ static gantry_result do_bind(struct server *s, struct client *c, const struct de
 	struct devmem_session_config config = {.nic = q->nic, .dmabuf = fd, .nqueues = q->queues, .configure = 1};
 
 	if (c->session)
-		FAIL_NOW(GANTRY_ERR_USAGE, "this connection has a binding already");
+		FAIL_NOW(GANTRY_ERR_USAGE, "this connection already has a binding");
 	if (s->config->nic && strcmp(s->config->nic, q->nic) != 0)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "this daemon serves %s only, not %s", s->config->nic, q->nic);
 	TRY_NOW(devmem_session_open(&config, &c->session));
@@ -258,7 +258,8 @@ static void accept_one(struct server *s)
 		/* The client stays in the queue, and poll would name the listener again at once. */
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 			if (!s->short_of_files++)
-				LOG_WARN(TOOL, "accept: %s (clients wait until there is room)", strerror(errno));
+				LOG_WARN(TOOL, "accept: %s (clients wait until a file descriptor is free)",
+					 strerror(errno));
 			s->accept_at = gantry_now_ns() + ACCEPT_PAUSE_MS * 1000000ull;
 		}
 		return;
@@ -266,10 +267,10 @@ static void accept_one(struct server *s)
 	s->short_of_files = 0;
 	if (getsockopt(c.fd, SOL_SOCKET, SO_PEERCRED, &c.who, &len) < 0 ||
 	    (c.who.uid != 0 && c.who.uid != geteuid() && !(s->config->has_uid && c.who.uid == s->config->uid))) {
-		LOG_WARN(TOOL, "process %d of user %u was turned away: not a user that is served", (int)c.who.pid,
+		LOG_WARN(TOOL, "refused process %d of user %u: this user is not served", (int)c.who.pid,
 			 (unsigned)c.who.uid);
 	} else if (s->nclients == DEVMEM_DAEMON_CLIENTS) {
-		LOG_WARN(TOOL, "process %d was turned away: %d connections are the most", (int)c.who.pid,
+		LOG_WARN(TOOL, "refused process %d: the limit of %d connections is reached", (int)c.who.pid,
 			 DEVMEM_DAEMON_CLIENTS);
 	} else {
 		s->clients[s->nclients++] = c;
@@ -291,7 +292,8 @@ static gantry_result give_socket(const char *path, uid_t uid)
 	if (fd < 0 || fstat(fd, &st) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "%s: %s", path, strerror(errno));
 	if (!S_ISSOCK(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
-		FAIL(GANTRY_ERR_CONFIG, "%s was replaced by somebody: use a folder that only root can write to", path);
+		FAIL(GANTRY_ERR_CONFIG, "%s was replaced by another process: use a folder that only root can write to",
+		     path);
 	if (fchownat(fd, "", uid, (gid_t)-1, AT_EMPTY_PATH) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "chown of %s to user %u: %s", path, (unsigned)uid, strerror(errno));
 out:
@@ -310,7 +312,7 @@ static gantry_result clear_path(const char *path, const struct sockaddr_un *a)
 	if (lstat(path, &st) < 0)
 		return r;
 	if (!S_ISSOCK(st.st_mode))
-		FAIL(GANTRY_ERR_CONFIG, "%s exists and is no socket", path);
+		FAIL(GANTRY_ERR_CONFIG, "%s exists and is not a socket", path);
 	probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (probe < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "socket: %s", strerror(errno));
@@ -481,7 +483,7 @@ static gantry_result ask_daemon(struct devmem_daemon *h, const struct devmem_req
 		FAIL(GANTRY_ERR_PEER_LOST,
 		     "devmem daemon at %s closed the connection (another user than the one it serves?)", h->path);
 	if (decode_reply(bytes, (size_t)n, &a) < 0)
-		FAIL(GANTRY_ERR_VERSION, "devmem daemon at %s is of another version", h->path);
+		FAIL(GANTRY_ERR_VERSION, "devmem daemon at %s has a different version", h->path);
 	h->broken = 0;
 	if (a.result != GANTRY_OK)
 		FAIL(a.result, "devmem daemon: %s", a.text);
@@ -503,7 +505,7 @@ gantry_result devmem_daemon_bind(const char *path, const struct devmem_session_c
 	TRY(daemon_connect(path, &h));
 	TRY(ask_daemon(h, &q, c->dmabuf, &a));
 	if (!a.dmabuf_id)
-		FAIL(GANTRY_ERR_PROTOCOL, "devmem daemon at %s: dma-buf 0", path);
+		FAIL(GANTRY_ERR_PROTOCOL, "devmem daemon at %s returned dma-buf id 0", path);
 	*ret_dmabuf_id = a.dmabuf_id;
 	*ret_daemon = h;
 	h = NULL;

@@ -33,14 +33,14 @@ static const struct devmem_error table[] = {
 	    "without CONFIG_NET_DEVMEM",
 	    "use a NIC and driver of docs/devmem.md's list (mlx5, bnxt, gve, fbnic)"),
 	ERR(BIND_RX, EINVAL, CONFIG,
-	    "tcp-data-split is off, hds-thresh is not 0, the queue does not exist, or the file is no dma-buf",
+	    "tcp-data-split is off, hds-thresh is not 0, the queue does not exist, or the file is not a dma-buf",
 	    "ethtool -G NIC tcp-data-split on hds-thresh 0; ethtool -L NIC for more queues"),
-	ERR(BIND_RX, ERANGE, CONFIG, "the queue does not exist (Linux 6.12 to 6.14 say it so)",
+	ERR(BIND_RX, ERANGE, CONFIG, "the queue does not exist (error code of Linux 6.12 to 6.14)",
 	    "ethtool -L NIC for more queues, or a smaller GANTRY_DEVMEM_QUEUES"),
 	ERR(BIND_RX, EBADF, INTERNAL, "the dma-buf is not open", "report it"),
 	ERR(BIND_RX, EEXIST, LIMIT, "the queue is bound already, or an XDP program is attached",
-	    "end the other user of the queue, detach XDP (ip link set NIC xdp off), or have more queues"),
-	ERR(BIND_RX, EBUSY, LIMIT, "AF_XDP uses the queue", "end the AF_XDP program, or have more queues"),
+	    "stop the other user of the queue, detach XDP (ip link set NIC xdp off), or configure more queues"),
+	ERR(BIND_RX, EBUSY, LIMIT, "AF_XDP uses the queue", "stop the AF_XDP program, or configure more queues"),
 	ERR(BIND_RX, ENODATA, UNSUPPORTED, "the driver ignored the memory: it lacks unreadable netmem",
 	    "a newer kernel, or a driver of docs/devmem.md's list"),
 	ERR(BIND_RX, E2BIG, UNSUPPORTED, "the driver wants receive buffers larger than a page",
@@ -56,7 +56,7 @@ static const struct devmem_error table[] = {
 	ERR(BIND_TX, EOPNOTSUPP, UNSUPPORTED, "the driver cannot send from device memory",
 	    "nothing: messages are sent through pinned memory"),
 	ERR(BIND_TX, EBADF, INTERNAL, "the dma-buf is not open", "report it"),
-	ERR(BIND_TX, EINVAL, INVALID, "the file is no dma-buf", "report it"),
+	ERR(BIND_TX, EINVAL, INVALID, "the file is not a dma-buf", "report it"),
 	ERR(BIND_TX, ENOMEM, NOMEM, "no memory for the mapping of the dma-buf",
 	    "nothing: messages are sent through pinned memory"),
 	ERR(BIND_TX, DEVMEM_ENOTSUPP, UNSUPPORTED, "GPU and NIC: the exporter does not support this PCI topology",
@@ -70,21 +70,20 @@ static const struct devmem_error table[] = {
 	    "of "
 	    "device memory was read without MSG_SOCK_DEVMEM",
 	    "report it"),
-	ERR(RECVMSG, ENODEV, PROTOCOL, "a packet with fragments of another kind: the queue is not, or not only, ours",
-	    "end other users of the queue (io_uring zero copy receive); check the flow rules with ethtool -n NIC"),
+	ERR(RECVMSG, ENODEV, PROTOCOL, "received a packet with foreign fragments: another program uses this queue too",
+	    "stop other users of the queue (io_uring zero copy receive); check the flow rules with ethtool -n NIC"),
 	ERR(RECVMSG, ENOMEM, NOMEM, "no memory for the socket's table of tokens", "free memory"),
 
-	ERR(DONTNEED, EINVAL, INTERNAL, "more than 128 ranges, or a size that is no multiple of 8", "report it"),
+	ERR(DONTNEED, EINVAL, INTERNAL, "more than 128 ranges, or a size that is not a multiple of 8", "report it"),
 	ERR(DONTNEED, EFAULT, INTERNAL, "the ranges cannot be read", "report it"),
 	ERR(DONTNEED, EBADF, INTERNAL, "not a TCP socket", "report it"),
-	ERR(DONTNEED, EOPNOTSUPP, UNSUPPORTED, "MPTCP cannot do this",
+	ERR(DONTNEED, EOPNOTSUPP, UNSUPPORTED, "not supported on MPTCP sockets",
 	    "use plain TCP (mptcpize or LD_PRELOAD is at work?)"),
 	ERR(DONTNEED, ENOPROTOOPT, UNSUPPORTED, "the kernel is older than 6.12 or was built without page pool",
 	    "a kernel of 6.12 or later"),
 
-	ERR(SENDMSG, EINVAL, INTERNAL,
-	    "the kernel does not know the dma-buf as one to send from, or SO_ZEROCOPY is off", "report it"),
-	ERR(SENDMSG, ENODEV, CONFIG, "the route leaves by another device than the one that is bound",
+	ERR(SENDMSG, EINVAL, INTERNAL, "the dma-buf is not bound for sending, or SO_ZEROCOPY is off", "report it"),
+	ERR(SENDMSG, ENODEV, CONFIG, "the route uses a different device than the bound one",
 	    "check `ip route get PEER`; the socket must leave by the bound NIC"),
 	ERR(SENDMSG, EHOSTUNREACH, UNREACHABLE, "there is no route", "check `ip route get PEER`"),
 	ERR(SENDMSG, EFAULT, INTERNAL, "the offset is beyond the end of the dma-buf", "report it"),
@@ -98,7 +97,7 @@ static const struct devmem_error table[] = {
 	    "ethtool -K NIC ntuple on"),
 	ERR(RULE, ENOSPC, LIMIT, "the NIC's table of flow rules is full",
 	    "ethtool -n NIC lists them; remove what is not needed, or use fewer lanes (GANTRY_LANES)"),
-	ERR(RULE, EEXIST, LIMIT, "the NIC has a rule for this flow already",
+	ERR(RULE, EEXIST, LIMIT, "the NIC already has a rule for this flow",
 	    "ethtool -n NIC lists them; `gantry doctor --undo-devmem` removes those of dead processes"),
 	ERR(RULE, EINVAL, UNSUPPORTED,
 	    "the driver refuses the rule: it cannot match these fields, or the queue is wrong",
@@ -147,7 +146,7 @@ const char *devmem_error_text(enum devmem_call call, int error, const char *said
 	if (strcmp(said, e->reason) == 0)
 		said = "";
 	snprintf(text, ERROR_TEXT, "%s: %s%s%s%s%s%s", call_names[call], devmem_strerror(error), *e->reason ? ": " : "",
-		 e->reason, *said ? " (the kernel says: " : "", said, *said ? ")" : "");
+		 e->reason, *said ? " (kernel message: " : "", said, *said ? ")" : "");
 	return text;
 }
 
@@ -173,7 +172,7 @@ static void say_errno(struct devmem_step *step, enum devmem_verdict v, const cha
 
 	if (e == ENOSYS)
 		say(step, v, "install libmnl-dev and build again",
-		    "this build lacks libmnl, so that the kernel could not be asked: %s", what);
+		    "this build lacks libmnl, so the kernel could not be queried: %s", what);
 	else
 		say(step, v, "", "%s: %s%s%s", what, devmem_strerror(e), *said ? ": " : "", said);
 }
@@ -220,7 +219,7 @@ static void ask_peer(struct devmem_sys *s, const struct devmem_wish *w, struct d
 
 	(void)s;
 	if (!w->peer)
-		say(step, DEVMEM_SKIPPED, "", "no peer was named");
+		say(step, DEVMEM_SKIPPED, "", "no peer given");
 	else if (gantry_addr_is_local(w->peer))
 		say(step, DEVMEM_NO, host_path, "%s: same host, devmem impossible (its packets do not reach a NIC)",
 		    gantry_addr_text(w->peer, text));
@@ -316,11 +315,11 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 	if (e == EBADF && file_is_last(s))
 		say(step, DEVMEM_YES, "", "driver %s would bind queue %u", driver, queue);
 	else if (e == EBADF)
-		say(step, DEVMEM_UNKNOWN, "", "this kernel looks at the file first: binding will tell");
+		say(step, DEVMEM_UNKNOWN, "", "this kernel checks the file first, so only binding can tell");
 	else if (e == EPERM && *w->daemon)
-		say(step, DEVMEM_UNKNOWN, "", "left to the daemon at %s", w->daemon);
+		say(step, DEVMEM_UNKNOWN, "", "done by the daemon at %s", w->daemon);
 	else if (e == EINVAL && configures(w))
-		say(step, DEVMEM_UNKNOWN, "", "%s; after Gantry has set up the NIC this may be gone", text);
+		say(step, DEVMEM_UNKNOWN, "", "%s; Gantry's NIC setup may fix this", text);
 	else if (e == EOPNOTSUPP)
 		say(step, DEVMEM_NO, known->advice,
 		    "driver %s has no devmem queue support, or CONFIG_NET_DEVMEM is off%s%s", driver, *said ? ": " : "",
@@ -335,7 +334,7 @@ static void ask_export(struct devmem_sys *s, const struct devmem_wish *w, struct
 {
 	(void)s;
 	if (!w->device)
-		say(step, DEVMEM_SKIPPED, "", "no device was named");
+		say(step, DEVMEM_SKIPPED, "", "no device given");
 	else if (w->device->dmabuf)
 		say(step, DEVMEM_YES, "", "%s can export dma-bufs; whether the NIC reaches them shows at binding",
 		    w->device->name);
@@ -374,8 +373,8 @@ static void ask_runtime(struct devmem_sys *s, const struct devmem_wish *w, struc
 {
 	(void)s, (void)w;
 	say(step, DEVMEM_SKIPPED, "",
-	    "seen at run time: each flow is checked after its first bytes, and data that "
-	    "comes as ordinary data is counted");
+	    "checked at run time: Gantry checks each flow after its first bytes and counts data that arrives as "
+	    "ordinary data");
 }
 
 static const struct {
@@ -404,7 +403,7 @@ int devmem_detect(struct devmem_sys *s, const struct devmem_wish *w, int first_n
 		memset(step, 0, sizeof(*step));
 		step->name = questions[i].name;
 		if (!can && first_no)
-			say(step, DEVMEM_SKIPPED, "", "not asked after the first no");
+			say(step, DEVMEM_SKIPPED, "", "not checked: an earlier check failed");
 		else
 			questions[i].ask(s, w, step);
 		if (step->verdict == DEVMEM_NO && i != DEVMEM_ASK_SEND)
@@ -448,7 +447,7 @@ gantry_result devmem_source_get(enum gantry_net_unpack kind, const struct devmem
 	if (kind == GANTRY_NET_UNPACK_EMULATED)
 		return devmem_emulated_open(ret_source);
 	if (kind != GANTRY_NET_UNPACK_KERNEL)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "there is no source of fragments of kind %d", (int)kind);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "unknown kind of fragment source: %d", (int)kind);
 	*ret_source = &devmem_kernel;
 	return GANTRY_OK;
 }
@@ -472,13 +471,13 @@ gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct
 	if (want == GANTRY_NET_UNPACK_EMULATED)
 		TRY_NOW(devmem_emulated_open(&source));
 	else if (want != GANTRY_NET_UNPACK_OFF && want != GANTRY_NET_UNPACK_KERNEL)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%d is no way to receive into device memory", (int)want);
+		FAIL_NOW(GANTRY_ERR_INVALID, "unknown way to receive into device memory: %d", (int)want);
 	if (want != GANTRY_NET_UNPACK_KERNEL || devmem_kernel_usable(nic, dev, reason, sizeof(reason))) {
 		*ret_kind = want;
 		return GANTRY_OK;
 	}
 	if (!is_auto)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "devmem TCP was asked for but cannot be used with %s: %s", nic,
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "devmem TCP was requested but cannot be used with %s: %s", nic,
 			 reason);
 	snprintf(why, DEVMEM_WHY, "%s: %s", nic, reason);
 	*ret_kind = GANTRY_NET_UNPACK_OFF;

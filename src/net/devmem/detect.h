@@ -50,7 +50,8 @@ struct devmem_wish {
 	const char *daemon;		    /* socket of the privileged daemon, or "" */
 };
 
-/* first_no: stop there (the steps after it are SKIPPED). Returns 1 if receiving can work as far as can be told. */
+/* first_no: stop there (the steps after it are SKIPPED). Returns 1 if receiving can work as far as can be
+ * determined. */
 int devmem_detect(struct devmem_sys *s, const struct devmem_wish *w, int first_no,
 		  struct devmem_step ret_steps[DEVMEM_QUESTIONS]);
 const char *devmem_verdict_name(enum devmem_verdict v); /* "yes", "no", "unknown", "skipped" */
@@ -81,7 +82,7 @@ const struct devmem_error *devmem_error_of(enum devmem_call call, int error);
 /* Texts: live as long as the calling thread; its next call overwrites them. */
 /* "Operation not supported (95)", also for the kernel's own numbers. */
 const char *devmem_strerror(int error);
-/* "BIND_RX: Operation not supported (95): <reason>[ (the kernel says: <said>)]". */
+/* "BIND_RX: Operation not supported (95): <reason>[ (kernel message: <said>)]". */
 const char *devmem_error_text(enum devmem_call call, int error, const char *said);
 
 #endif

@@ -128,7 +128,7 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 	while ((more = next_cmsg(&p, &header, &data)) > 0)
 		TRY_NOW(add_message(&p, &header, data));
 	if (more < 0)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message runs out of its buffer of %zu bytes",
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message exceeds its buffer of %zu bytes",
 			 (size_t)msg->msg_controllen);
 	if (msg->msg_flags & MSG_CTRUNC)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "control messages were cut off after %u fragments: their tokens are lost",
@@ -202,11 +202,11 @@ gantry_result devmem_tokens_take(struct devmem_tokens *t, const uint32_t *tokens
 		uint32_t token = tokens[i];
 
 		if (token == 0 || token >= DEVMEM_TOKENS_MAX)
-			FAIL(GANTRY_ERR_PROTOCOL, "%u is no token", token);
+			FAIL(GANTRY_ERR_PROTOCOL, "%u is not a token", token);
 		if (token >= t->room)
 			TRY(grow_tables(t, token));
 		if (t->users[token] != 0)
-			FAIL(GANTRY_ERR_PROTOCOL, "token %u came again before it was given back", token);
+			FAIL(GANTRY_ERR_PROTOCOL, "received token %u again before it was returned", token);
 		t->users[token] = 1;
 		t->held++;
 	}
@@ -226,7 +226,7 @@ gantry_result devmem_tokens_use(struct devmem_tokens *t, uint32_t token)
 
 	devmem_tokens_mu_lock(&t->mu);
 	if (!has_user(t, token))
-		FAIL(GANTRY_ERR_INTERNAL, "token %u is used, but nobody has it", token);
+		FAIL(GANTRY_ERR_INTERNAL, "token %u is in use, but no receive owns it", token);
 	t->users[token]++;
 out:
 	devmem_tokens_mu_unlock(&t->mu);
@@ -287,7 +287,7 @@ static gantry_result flush_tokens(struct devmem_tokens *t) REQUIRES(devmem_token
 		int freed = t->flow->binding->ops->give_back(t->flow, ranges, n);
 
 		if (freed < 0)
-			FAIL(GANTRY_ERR_SYSTEM, "give %u tokens back on socket %d: %s", count, t->flow->fd,
+			FAIL(GANTRY_ERR_SYSTEM, "return %u tokens on socket %d: %s", count, t->flow->fd,
 			     strerror(errno));
 		t->calls++;
 		for (uint32_t i = 0; i < count; i++)
@@ -296,8 +296,8 @@ static gantry_result flush_tokens(struct devmem_tokens *t) REQUIRES(devmem_token
 		t->held -= count;
 		fetch_add_relaxed(&t->returned, (uint32_t)freed);
 		if ((uint32_t)freed != count)
-			FAIL(GANTRY_ERR_INTERNAL, "%u tokens were given back on socket %d, %d were freed", count,
-			     t->flow->fd, freed);
+			FAIL(GANTRY_ERR_INTERNAL, "%u tokens were returned on socket %d, but the kernel freed %d",
+			     count, t->flow->fd, freed);
 	}
 out:
 	/* What was not taken stays queued. */
@@ -324,7 +324,7 @@ gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens
 	if (t->nqueued >= DEVMEM_FLUSH_AT)
 		r = flush_tokens(t);
 	if (nobodys > 0)
-		FAIL(GANTRY_ERR_INTERNAL, "%u tokens are dropped that nobody has, token %u among them", nobodys, one);
+		FAIL(GANTRY_ERR_INTERNAL, "dropped %u tokens without an owner, including token %u", nobodys, one);
 out:
 	devmem_tokens_mu_unlock(&t->mu);
 	return r;

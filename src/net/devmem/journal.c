@@ -103,7 +103,7 @@ int devmem_journal_lock(const struct devmem_journal *j)
 			return fd;
 		nanosleep(&pause, NULL);
 	}
-	LOG_WARN(NET, "devmem: lock of %s: %s", path, fd < 0 ? strerror(errno) : "another process keeps it");
+	LOG_WARN(NET, "devmem: lock of %s: %s", path, fd < 0 ? strerror(errno) : "held by another process");
 	if (fd >= 0)
 		close(fd);
 	return -1;
@@ -265,9 +265,9 @@ static int log_undone(int e, const char *nic, const char *what)
 {
 
 	if (e)
-		LOG_WARN(NET, "devmem: %s of %s could not be put back: %s", what, nic, devmem_strerror(e));
+		LOG_WARN(NET, "devmem: %s of %s could not be restored: %s", what, nic, devmem_strerror(e));
 	else
-		LOG_INFO(NET, "devmem: %s of %s is as before", what, nic);
+		LOG_INFO(NET, "devmem: restored %s of %s", what, nic);
 	return e != 0;
 }
 
@@ -432,9 +432,9 @@ int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t 
 	close(lock);
 	if (st.dead || done)
 		say_stale(&st,
-			  live	     ? "; others still use the NIC, so the rest stays"
-			  : done < 0 ? "; not everything could be put back"
-			  : done     ? "; header split, RSS and features are as before"
+			  live	     ? "; the NIC is still in use, so the rest was left as is"
+			  : done < 0 ? "; not everything could be restored"
+			  : done     ? "; header split, RSS and features were restored"
 				     : "",
 			  text, len);
 	return done < 0 || st.left ? -1 : st.dead + (done && !st.dead);

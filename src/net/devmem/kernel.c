@@ -94,7 +94,7 @@ static gantry_result begin_binding(const struct devmem_memory *memory, const cha
 	if (!*ret_sys)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a binding");
 	if (strlen(nic) >= IFNAMSIZ)
-		FAIL_NOW(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
+		FAIL_NOW(GANTRY_ERR_INVALID, "'%s' is not an interface name", nic);
 	snprintf(own_nic, IFNAMSIZ, "%s", nic);
 	return export_memory(memory, ret_fd);
 }
@@ -158,7 +158,7 @@ static gantry_result kernel_attach(struct devmem_binding *base, int fd, struct d
 	int e = devmem_tuple_of(fd, &t);
 
 	if (e)
-		FAIL(GANTRY_ERR_INVALID, "devmem: a socket that cannot be steered: %s", strerror(e));
+		FAIL(GANTRY_ERR_INVALID, "devmem: cannot steer this socket: %s", strerror(e));
 	/* Packets to an address of this host go through lo and never reach a NIC. */
 	if (gantry_addr_is_local(&t.src))
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: same host, devmem impossible", gantry_addr_text(&t.src, text));

@@ -150,8 +150,9 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 		if (e->device == dev)
 			p = e;
 	if (p && p->source != source)
-		FAIL(GANTRY_ERR_CONFIG, "%s has a page pool of the %s source: there is no second one for the %s source",
-		     dev->name, p->source->name, source->name);
+		FAIL(GANTRY_ERR_CONFIG,
+		     "%s already has a page pool for the %s source, so it cannot have one for the %s source", dev->name,
+		     p->source->name, source->name);
 	if (p) {
 		p->refs++;
 	} else {
@@ -200,7 +201,7 @@ static void say_whole(struct devmem_pool *p) REQUIRES(devmem_pools_mu)
 	LOG_INFO(NET,
 		 "page pool of %s ends: %s: %u of %u landing pages are out, %" PRIu64
 		 " fragments were never given back; most landing pages at a time %u, refused %" PRIu64 " times%s",
-		 p->device->name, out || abandoned ? "the pool is NOT whole" : "the pool is whole", out, p->npages,
+		 p->device->name, out || abandoned ? "the pool is INCOMPLETE" : "the pool is complete", out, p->npages,
 		 abandoned, p->npages - p->lowest, p->refused, text);
 	devmem_pool_mu_unlock(&p->mu);
 }
@@ -259,7 +260,7 @@ gantry_result devmem_pool_part(struct devmem_pool *p, const char *nic, struct de
 
 	devmem_pools_mu_lock(&list_mu);
 	if (!nic[0] || strlen(nic) >= sizeof(p->parts[0].nic))
-		FAIL(GANTRY_ERR_INVALID, "\"%s\" is no interface name", nic);
+		FAIL(GANTRY_ERR_INVALID, "\"%s\" is not an interface name", nic);
 	for (i = 0; i < p->nparts && strcmp(p->parts[i].nic, nic) != 0; i++)
 		;
 	if (i == p->nparts)

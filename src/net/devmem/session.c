@@ -59,12 +59,12 @@ static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowes
 	}
 	if (found < s->nqueues)
 		FAIL_NOW(GANTRY_ERR_LIMIT,
-			 "%s: %u of its %u receive queues can be taken, GANTRY_DEVMEM_QUEUES is %u (queue 0 is left to "
-			 "others; ethtool -L %s combined N for more)",
+			 "%s: only %u of its %u receive queues are available, but GANTRY_DEVMEM_QUEUES is %u (queue 0 "
+			 "is for other traffic; ethtool -L %s combined N adds more)",
 			 s->nic, found, all.n, s->nqueues, s->nic);
 	if (lowest == 0)
-		FAIL_NOW(GANTRY_ERR_LIMIT, "%s: queue 0 is bound to device memory: nothing is left for other traffic",
-			 s->nic);
+		FAIL_NOW(GANTRY_ERR_LIMIT,
+			 "%s: queue 0 is bound to device memory, so no queue is left for other traffic", s->nic);
 	*ret_lowest = lowest;
 	return GANTRY_OK;
 }
@@ -82,7 +82,8 @@ static gantry_result save_journal(const struct devmem_session *s)
 {
 	if (!devmem_journal_save(&s->journal, s->before))
 		FAIL_NOW(GANTRY_ERR_SYSTEM,
-			 "devmem: %s.before is not written: nothing is changed that could not be put back",
+			 "devmem: cannot write %s.before: the NIC is left unchanged, since its settings could not be "
+			 "restored",
 			 s->journal.base);
 	return GANTRY_OK;
 }
@@ -99,7 +100,7 @@ static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
 	if (f.on)
 		return GANTRY_OK;
 	if (!f.known || f.fixed)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the driver does not have %s", s->nic, name);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the driver does not support %s", s->nic, name);
 	if (!has_feature(s->before, name) && s->before->nfeatures < DEVMEM_FEATURES_MAX)
 		s->before->features[s->before->nfeatures++] = f;
 	TRY_NOW(save_journal(s));
@@ -110,7 +111,7 @@ static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
 	/* The kernel acknowledges what a driver then does not do. */
 	if (e || !f.on)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: %s cannot be turned on: %s%s%s", s->nic, name,
-			 e ? devmem_strerror(e) : "the driver leaves it off", *s->sys->said ? ": " : "", s->sys->said);
+			 e ? devmem_strerror(e) : "the driver left it off", *s->sys->said ? ": " : "", s->sys->said);
 	return GANTRY_OK;
 }
 
@@ -320,7 +321,7 @@ static gantry_result lock_nic(struct devmem_session *s, int *ret_lock)
 	if (e && s->configure)
 		LOG_WARN(NET,
 			 "devmem: no folder for a journal (%s): a crash would leave %s changed, and no other process "
-			 "may bind it",
+			 "could bind it",
 			 strerror(e), s->nic);
 	if (!*s->journal.base)
 		return GANTRY_OK;
@@ -441,7 +442,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 	uint32_t i;
 
 	if (s->nrules == DEVMEM_RULES_MAX)
-		FAIL_NOW(GANTRY_ERR_LIMIT, "%s: %u flows are steered already", s->nic, s->nrules);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "%s: already steering %u flows", s->nic, s->nrules);
 	e = first = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 	/* Some NICs match less. A rule for the whole local port would catch connections that do not expect device
 	 * memory, if there are any. */
@@ -449,7 +450,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 		rule.narrow = 0;
 		e = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 		if (!e)
-			LOG_INFO(NET, "devmem: %s matches destinations only (the whole way: %s)", s->nic,
+			LOG_INFO(NET, "devmem: %s matches destinations only (full tuple: %s)", s->nic,
 				 devmem_strerror(first));
 	}
 	if (e)
@@ -496,7 +497,7 @@ gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location
 	while (i < s->nrules && s->rules[i] != location)
 		i++;
 	if (i == s->nrules)
-		FAIL(GANTRY_ERR_INVALID, "%s: flow rule %u is not one of this binding", s->nic, location);
+		FAIL(GANTRY_ERR_INVALID, "%s: flow rule %u does not belong to this binding", s->nic, location);
 	/* What could not be removed stays one of this binding: the next try, or its end, has to do it. */
 	e = devmem_rule_remove(s->sys, s->nic, location);
 	if (e)

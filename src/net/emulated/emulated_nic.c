@@ -349,14 +349,15 @@ static uint32_t shape_pages(int shape)
 static gantry_result binding_check(const struct emu_binding *b, const struct devmem_memory *m)
 {
 	if ((!m->host && (!m->device_ptr || !m->device)) || !m->size || m->size % b->page_size)
-		FAIL_NOW(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are no whole pages of %u, or no memory",
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "emulated NIC %s: %llu bytes is not a whole number of %u-byte pages, or there is no memory",
 			 b->nic, (unsigned long long)m->size, b->page_size);
 	if (m->size / b->page_size >= EMU_NO_PAGE)
-		FAIL_NOW(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are too many pages", b->nic,
+		FAIL_NOW(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes is too many pages", b->nic,
 			 (unsigned long long)m->size);
 	if (m->size / b->page_size < shape_pages(b->shape))
 		FAIL_NOW(GANTRY_ERR_CONFIG,
-			 "emulated NIC %s: %llu bytes are less than a packet of GANTRY_EMU_SHAPE takes", b->nic,
+			 "emulated NIC %s: %llu bytes is less than one packet of GANTRY_EMU_SHAPE needs", b->nic,
 			 (unsigned long long)m->size);
 	return GANTRY_OK;
 }

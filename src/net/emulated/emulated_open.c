@@ -58,12 +58,12 @@ static gantry_result open_library(const struct devmem_source_ops **ret_ops)
 	if (!dl)
 		FAIL(GANTRY_ERR_CONFIG,
 		     "the emulated NIC is a library, " EMULATED_LIBRARY
-		     ", that is neither beside this one (%s) nor where libraries are looked for (%s)",
+		     ", which was found neither next to this one (%s) nor in the library search path (%s)",
 		     why, dlerror());
 	entry = (__typeof__(entry))dlsym(dl, "gantry_emulated_v1");
 	*ret_ops = entry ? entry(&opener, &build) : NULL;
 	if (!*ret_ops)
-		FAIL(GANTRY_ERR_CONFIG, "%s is of another build (%s) than this library (%s)", file, build,
+		FAIL(GANTRY_ERR_CONFIG, "%s (%s) is from a different build than this library (%s)", file, build,
 		     gantry_build);
 	LOG_INFO(NET, "emulated NIC: %s", file);
 out:

@@ -399,7 +399,7 @@ static gantry_result peer_of(int fd, char text[GANTRY_ADDR_TEXT])
 			 strerror(errno));
 	a = gantry_addr_of((struct sockaddr *)&sa);
 	if (a.sa.sa_family == AF_UNSPEC)
-		FAIL_NOW(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a TCP socket; %d is none", fd);
+		FAIL_NOW(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a TCP socket; %d is not one", fd);
 	gantry_addr_text(&a, text);
 	return GANTRY_OK;
 }

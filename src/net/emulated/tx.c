@@ -331,7 +331,7 @@ void emu_forget(struct devmem_tx *pub, int fd)
 		poll(&p, 1, 10);
 	}
 	if (s->n)
-		LOG_WARN(NET, "emulated NIC: %llu bytes were queued on a socket that is closed, and are lost",
+		LOG_WARN(NET, "emulated NIC: %llu bytes queued on a closed socket were lost",
 			 (unsigned long long)s->queued);
 	for (uint32_t i = 0; i < s->n; i++)
 		free(s->calls[(s->head + i) % TX_CALLS].copy);
@@ -358,8 +358,8 @@ static void sock_keep_copies(struct tx_sock *s, struct emu_tx *t)
 		c->tx = NULL;
 	}
 	if (s->error == EIO)
-		LOG_ERROR(NET,
-			  "emulated NIC: bytes of memory that is gone could not be kept; the connection is broken");
+		LOG_ERROR(NET, "emulated NIC: could not keep a copy of bytes whose memory was released; the connection "
+			       "is broken");
 	emu_sock_mu_unlock(&s->mu);
 }
 

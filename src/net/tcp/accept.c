@@ -218,7 +218,7 @@ static void limit_opening(const struct tcp_listener *listener) REQUIRES(loop_mu)
 	gantry_list_each_entry (l, &tcp_network.opening, struct tcp_link, waiting) {
 		if (l->rx_listener != listener->id)
 			continue;
-		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes",
+		LOG_INFO(NET, "%s: %d connections to one listener are waiting for their lanes; dropped the oldest",
 			 l->session.peer, listener->nopening);
 		tcp_link_forget(l);
 		tcp_link_bury(l);
@@ -359,8 +359,7 @@ void tcp_accept_promised(uint64_t now)
 		tcp_link_service(l, 0); /* no user progresses the link yet */
 		if (now > l->linger_until) {
 			snprintf(why, sizeof(why),
-				 "the peer did not confirm within %.3g s (GANTRY_CONNECT_TIMEOUT) that it sends over "
-				 "this session",
+				 "the peer did not confirm this session within %.3g s (GANTRY_CONNECT_TIMEOUT)",
 				 (double)gantry_params()->connect_timeout / 1e9);
 			tcp_link_end_rx(l, why);
 			fulfil_promise(l);
@@ -392,8 +391,9 @@ static void refuse_listener(struct inet_conn *c, uint64_t listener) REQUIRES(loo
 	inet_conn_refuse(
 		c, GANTRY_ERR_REFUSED, "%s",
 		was_served(listener)
-			? "this listener has accepted its connection and was closed; a second connect came too late"
-			: "no such listener here: it was closed, or the handle is not from this process");
+			? "this listener has already accepted its connection and was closed; a second connect is too "
+			  "late"
+			: "no such listener in this process: it was closed, or the handle is from another process");
 }
 
 /* A lane of a session that has been up. */
@@ -471,7 +471,7 @@ static void on_hello(struct inet_conn *c)
 	}
 	if (s->peer_version == WIRE_VERSION && h.generation) {
 		if (!tcp_resume_knows(&h)) {
-			inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session, or not any more");
+			inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session; it may have ended");
 			return;
 		}
 		inet_conn_challenge(c, &tcp_network.key);
@@ -515,7 +515,7 @@ static void on_lost(struct inet_conn *c)
 	if (!patience)
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
 	else if (c->shake.proved) /* else it is counted, and told of, as a stranger */
-		LOG_WARN(NET, "%s; accept fails unless another peer comes within %.3g s", l->error_text,
+		LOG_WARN(NET, "%s; accept fails unless another peer connects within %.3g s", l->error_text,
 			 (double)patience / 1e9);
 }
 
@@ -557,14 +557,15 @@ static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 			continue;
 		if (!left && l->lanes_here == l->nlanes && now != UINT64_MAX) {
 			/* The peer may have taken it for made: whoever accepts it hears of the end. */
-			tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
-				      "all lanes came, and then nothing within %.3g s (GANTRY_CONNECT_TIMEOUT)",
-				      (double)gantry_params()->connect_timeout / 1e9);
+			tcp_link_fail(
+				l, 0, GANTRY_ERR_PEER_LOST,
+				"all lanes connected, but the peer sent nothing within %.3g s (GANTRY_CONNECT_TIMEOUT)",
+				(double)gantry_params()->connect_timeout / 1e9);
 			tcp_link_up(l);
 			continue;
 		}
-		LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->session.peer, l->lanes_here, l->nlanes,
-			 left ? "the peer left" : "nothing more in time");
+		LOG_INFO(NET, "%s: only %d of %d lanes connected, then %s", l->session.peer, l->lanes_here, l->nlanes,
+			 left ? "the peer left" : "the time was up");
 		tcp_link_forget(l);
 		tcp_link_bury(l);
 	}

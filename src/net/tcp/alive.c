@@ -262,17 +262,18 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 	struct tcp_lane_tx *tx;
 
 	if (a->lane >= (uint32_t)l->nlanes) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the peer counts bytes of lane %u, of %d lanes",
-				     a->lane, l->nlanes);
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "the peer reports bytes of lane %u, but there are only %d lanes", a->lane,
+				     l->nlanes);
 		return -1;
 	}
 	tx = &l->lanes[a->lane].tx;
 	if (a->generation != l->lanes[a->lane].resume.generation)
 		return 0; /* of a socket that is no more */
 	if (l->session.resume && a->pieces > l->lanes[a->lane].resume.given) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %u: %llu pieces came, of %llu that were sent",
-				     a->lane, (unsigned long long)a->pieces,
-				     (unsigned long long)l->lanes[a->lane].resume.given);
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "lane %u: peer reports %llu pieces received, but only %llu were sent", a->lane,
+				     (unsigned long long)a->pieces, (unsigned long long)l->lanes[a->lane].resume.given);
 		return -1;
 	}
 	tcp_resume_arrived(&l->lanes[a->lane].resume, a->pieces);
@@ -290,13 +291,13 @@ static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t ar
 		return;
 	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
 	lost = lane->io.ops->unacked(&lane->io, &queued) && queued > 0;
-	tcp_link_fail(
-		lane->link, 1, GANTRY_ERR_PEER_SILENT,
-		"lane %d: %llu bytes sent, %llu arrived, none of the others for %.3g s (GANTRY_TIMEOUT) while the "
-		"peer is heard on lane 0: %s",
-		lane->index, (unsigned long long)given, (unsigned long long)arrived,
-		(double)gantry_params()->timeout / 1e9,
-		lost ? "packets of this lane are lost" : "something between the hosts swallows them");
+	tcp_link_fail(lane->link, 1, GANTRY_ERR_PEER_SILENT,
+		      "lane %d: %llu bytes sent, %llu arrived, and no more for %.3g s (GANTRY_TIMEOUT), while lane 0 "
+		      "to the same peer works: %s",
+		      lane->index, (unsigned long long)given, (unsigned long long)arrived,
+		      (double)gantry_params()->timeout / 1e9,
+		      lost ? "packets of this lane are being lost"
+			   : "a device between the hosts acknowledges but does not deliver them");
 }
 
 /* The peer being silent on all lanes is another matter: the time is not counted. */

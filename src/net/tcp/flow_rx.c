@@ -108,21 +108,22 @@ int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f)
 	ASSERT_HELD(&l->mu);
 	if (!flow) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
-				     "a header went ahead for lane %u, which carries its own", f->lane);
+				     "received a descriptor for lane %u, which carries headers in band", f->lane);
 		return -1;
 	}
 	c.buffer = l->rx.closed ? NULL : tcp_match_buffer(l, f->tag, f->index, &c.recv);
 	if (!c.buffer && !l->rx.closed) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
-				     "lane %u: message %u of tag %u was announced for a receive that was not posted",
+				     "lane %u: descriptor for message %u of tag %u, but its receive is not posted",
 				     f->lane, f->index, f->tag);
 		return -1;
 	}
 	if (tcp_match_begin(l, f, c.recv, c.buffer))
 		return -1;
 	if (flow->n == flow->room && (flow->room >= FLOW_CHUNKS_MAX || grow_chunks(flow))) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_LIMIT, "lane %u: %u pieces were announced, none of them has come",
-				     f->lane, flow->n);
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_LIMIT,
+				     "lane %u: received descriptors for %u pieces, but none of the pieces", f->lane,
+				     flow->n);
 		return -1;
 	}
 	flow->chunks[(flow->head + flow->n++) % flow->room] = c;

@@ -39,7 +39,7 @@ static void fail_size(struct tcp_link *l, uint64_t sent, const struct tcp_buffer
 {
 	l->end.sent_bytes = sent;
 	l->end.recv_bytes = buffer->size;
-	tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %u)",
+	tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE, "send of %llu bytes matched a receive of only %llu bytes (tag %u)",
 			     (unsigned long long)sent, (unsigned long long)buffer->size, buffer->tag);
 }
 
@@ -211,7 +211,7 @@ static bool take_whole(struct tcp_link *l, struct tcp_recv *recv, struct tcp_buf
 		       uint64_t total) REQUIRES(link_mu)
 {
 	if (buffer->complete || buffer->started) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message %u of tag %u came twice", buffer->index,
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "received message %u of tag %u twice", buffer->index,
 				     buffer->tag);
 		return false;
 	}
@@ -239,7 +239,7 @@ void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_
 	gantry_list_each_entry (u, &l->rx.unexpected, struct tcp_unexpected, node) {
 		if (u->tag != buffer->tag || u->index != buffer->index)
 			continue;
-		if (!u->complete) { /* still arriving: whoever reads its last byte completes the buffer */
+		if (!u->complete) { /* still arriving: the thread that reads its last byte completes the buffer */
 			check_fits(l, u->total, buffer);
 			return;
 		}
@@ -288,7 +288,7 @@ static int take_damaged(struct tcp_lane *lane, const char *fmt, ...) REQUIRES(la
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
 	if (tcp_resume_damaged(lane))
-		LOG_WARN(NET, "%s: checksum mismatch on lane %d, %s; it goes again", l->session.peer, lane->index,
+		LOG_WARN(NET, "%s: checksum mismatch on lane %d, %s; retransmitting", l->session.peer, lane->index,
 			 what);
 	else
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_CORRUPT, "checksum mismatch on lane %d, %s", lane->index, what);
@@ -325,22 +325,23 @@ static bool done_fits(const struct tcp_link *l, const struct wire_state *s) REQU
 static int check_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
 {
 	if (s->received < l->resume.received || s->received > l->tx.eager_out)
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
-				     "the peer received %llu eager bytes, of %llu that were sent; before it was %llu",
-				     (unsigned long long)s->received, (unsigned long long)l->tx.eager_out,
-				     (unsigned long long)l->resume.received);
-	else if (s->consumed < l->tx.peer_consumed || s->consumed > s->received)
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
-				     "the peer consumed %llu eager bytes, of %llu that it received; before it was %llu",
-				     (unsigned long long)s->consumed, (unsigned long long)s->received,
-				     (unsigned long long)l->tx.peer_consumed);
-	else if (!done_fits(l, s))
 		tcp_link_fail_locked(
 			l, 1, GANTRY_ERR_PROTOCOL,
-			"the peer finished %llu bulk messages (and %08x), of %llu that were posted; before it "
-			"was %llu (and %08x), or some of them are not sent yet",
-			(unsigned long long)s->done, s->done_bits, (unsigned long long)l->tx.next_seq,
-			(unsigned long long)l->tx.peer_done, l->tx.peer_done_bits);
+			"peer reports %llu eager bytes received, but %llu were sent; its previous report was %llu",
+			(unsigned long long)s->received, (unsigned long long)l->tx.eager_out,
+			(unsigned long long)l->resume.received);
+	else if (s->consumed < l->tx.peer_consumed || s->consumed > s->received)
+		tcp_link_fail_locked(
+			l, 1, GANTRY_ERR_PROTOCOL,
+			"peer reports %llu eager bytes consumed, but %llu received; its previous report was %llu",
+			(unsigned long long)s->consumed, (unsigned long long)s->received,
+			(unsigned long long)l->tx.peer_consumed);
+	else if (!done_fits(l, s))
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "peer reports %llu bulk messages (and %08x) finished, but %llu were posted; its "
+				     "previous report was %llu (and %08x), or some of them are not sent yet",
+				     (unsigned long long)s->done, s->done_bits, (unsigned long long)l->tx.next_seq,
+				     (unsigned long long)l->tx.peer_done, l->tx.peer_done_bits);
 	else
 		return 0;
 	return -1;
@@ -422,7 +423,7 @@ static int begin_unexpected(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	struct tcp_unexpected *u;
 
 	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_EAGER_SIZE > LINK_WINDOW)
-		return fail_protocol(lane, "data for a receive that was not posted");
+		return fail_protocol(lane, "data for a receive that is not posted");
 	u = malloc(sizeof(*u) + f->total);
 	if (!u) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_NOMEM, "no memory for %u unexpected bytes", f->length);
@@ -467,7 +468,7 @@ static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 
 	if (!lane->link->session.crc || crc == sent)
 		return 0;
-	if (frame->kind == WIRE_ERROR) { /* whoever says that has given up: it sends nothing again */
+	if (frame->kind == WIRE_ERROR) { /* the sender of this frame has given up: it resends nothing */
 		tcp_link_fail_locked(
 			lane->link, 1, GANTRY_ERR_CORRUPT,
 			"checksum mismatch on lane %d, in the text of the peer's error: sent %08x, arrived %08x",
@@ -526,7 +527,7 @@ static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, li
 	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->buffer);
 	if (rc)
 		return rc;
-	if (l->rx.closed) /* nobody wants it */
+	if (l->rx.closed) /* not wanted any more */
 		rx->target = &tcp_target_nowhere;
 	else if (rx->buffer)
 		begin_posted(rx);
@@ -545,7 +546,7 @@ static int end_frame(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 
 	ASSERT_HELD(&lane->link->mu);
 	ASSERT(rx->state == TCP_RX_PAYLOAD && !rx->left && !rx->bounced);
-	if (check_crc(lane)) /* the payload stays what is under way: whoever stops the lane undoes it */
+	if (check_crc(lane)) /* the payload stays under way: stopping the lane undoes it */
 		return -1;
 	rx->state = TCP_RX_HEADER;
 	if (f->kind == WIRE_DATA)
@@ -573,7 +574,7 @@ static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *hea
 		return take_damaged(lane, "in the header of a frame");
 	if (!(header[1] & WIRE_FLAG_CRC) != !crc)
 		return fail_protocol(lane, crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
-					       : "not a frame, or one with a checksum, which was not agreed on");
+					       : "not a frame, or a frame with a checksum that was not agreed on");
 	return fail_protocol(lane, "not a frame");
 }
 

@@ -100,7 +100,8 @@ void tcp_resume_release(struct tcp_link *l)
 		bool came = s->held_at + s->size + WIRE_EAGER_SIZE <= r->received;
 
 		if (!came && s->held_at < r->received)
-			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the peer counts a part of an eager message");
+			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+					     "the peer acknowledged part of an eager message");
 		/* Where nobody resumes it any more, what the kernel has is done. */
 		if (!s->held_since || (!came && !r->over && !l->tx.peer_closed))
 			break;
@@ -331,9 +332,9 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 	l->resume.lanes_lost++;
 	store_relaxed(&l->tx.pending, 1);
 	unlock_lane(lane);
-	LOG_INFO(NET, "%s: lane %d: %s: left out until it has another socket", l->session.peer, lane->index,
+	LOG_INFO(NET, "%s: lane %d: %s: not used until its socket is replaced", l->session.peer, lane->index,
 		 load_acquire(&lane->resume.broken) ? lane->resume.error ? strerror(lane->resume.error) : "ended"
-						    : "the peer has left it");
+						    : "the peer stopped using it");
 }
 
 /* ---- what has not come goes again ---- */
@@ -346,7 +347,7 @@ static void queue_again(struct tcp_link *l, const struct tcp_kept *k) REQUIRES(l
 	if (tcp_send_acked(l, k->seq)) {
 		if (s && !k->ended) /* then the message is not out, and nothing else would end it */
 			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
-					     "the peer finished bulk message %llu, and a piece of it has not come",
+					     "peer reports bulk message %llu finished, but a piece of it is missing",
 					     (unsigned long long)k->seq);
 		return;
 	}
@@ -393,7 +394,7 @@ bool tcp_lane_settle(struct tcp_lane *lane)
 	}
 	link_mu_unlock(&l->mu);
 	if (room && lost)
-		LOG_DEBUG(NET, "%s: lane %d: %llu pieces go again", l->session.peer, lane->index,
+		LOG_DEBUG(NET, "%s: lane %d: resending %llu pieces", l->session.peer, lane->index,
 			  (unsigned long long)lost);
 	return room;
 }
@@ -478,10 +479,11 @@ static bool may_install(struct tcp_lane *lane, const struct tcp_new_socket *s) R
 		return false;
 	if (lane->index || tcp_resume_counts_fit(lane->link, s->received))
 		return true;
-	tcp_link_fail_locked(lane->link, 0, GANTRY_ERR_PROTOCOL,
-			     "the peer has %llu eager bytes, of %llu that were sent and %llu that it had before",
-			     (unsigned long long)s->received, (unsigned long long)lane->link->tx.eager_out,
-			     (unsigned long long)lane->link->resume.received);
+	tcp_link_fail_locked(
+		lane->link, 0, GANTRY_ERR_PROTOCOL,
+		"peer reports %llu eager bytes received, but %llu were sent and its previous report was %llu",
+		(unsigned long long)s->received, (unsigned long long)lane->link->tx.eager_out,
+		(unsigned long long)lane->link->resume.received);
 	return false;
 }
 

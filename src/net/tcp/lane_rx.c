@@ -149,7 +149,7 @@ static int end_text(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 			*c = '?';
 	if (r == GANTRY_ERR_SIZE)
 		tcp_link_fail_locked(lane->link, 0, r,
-				     "a send of %llu bytes met a receive of %llu bytes, says the peer",
+				     "peer reports: send of %llu bytes matched a receive of only %llu bytes",
 				     (unsigned long long)e->sent_bytes, (unsigned long long)e->recv_bytes);
 	else
 		tcp_link_fail_locked(lane->link, 0, r, "the peer gave up: %s", rx->text);

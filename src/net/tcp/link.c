@@ -284,15 +284,14 @@ static int living_lanes(const struct tcp_link *l)
  */
 static void fail_lane(struct tcp_link *l, int living) REQUIRES(link_mu)
 {
-	char why[64] = "it was closed without a goodbye";
+	char why[64] = "it was closed without a goodbye message";
 
 	if (l->end.ending_errno)
 		snprintf(why, sizeof(why), "%s", strerror(l->end.ending_errno));
-	tcp_link_fail_locked(
-		l, 1, GANTRY_ERR_PEER_LOST,
-		"lane %d: %s; %d of the other %d lanes live, so the peer does: something between the hosts "
-		"ended this lane",
-		l->end.ending_lane, why, living, l->nlanes - 1);
+	tcp_link_fail_locked(l, 1, GANTRY_ERR_PEER_LOST,
+			     "lane %d: %s; %d of the other %d lanes still work, so the peer is alive and something "
+			     "between the hosts ended this lane",
+			     l->end.ending_lane, why, living, l->nlanes - 1);
 }
 
 void tcp_link_check_ending(struct tcp_link *l)
@@ -316,7 +315,7 @@ void tcp_link_check_ending(struct tcp_link *l)
 				     l->end.ending_lane, strerror(l->end.ending_errno));
 	else if (given_up(l))
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT,
-				     "lane %d: %s: it heard nothing of us; our packets to it are lost",
+				     "lane %d: %s: the peer received nothing from us; our packets are being lost",
 				     l->end.ending_lane, strerror(l->end.ending_errno));
 	else if (living)
 		fail_lane(l, living);

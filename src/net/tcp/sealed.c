@@ -314,7 +314,7 @@ static void open_record(struct tcp_lane *lane, size_t record) REQUIRES(lane_rx_m
 		span.n = 1;
 	}
 	if (!gantry_seal_open(s->seals.rx, s->in + s->in_at, span.iov, span.n)) {
-		refuse_record(lane, "a record is not authentic: it was changed, or belongs to another lane");
+		refuse_record(lane, "a record is not authentic: it was modified, or belongs to another lane");
 		return;
 	}
 	s->in_at += record;

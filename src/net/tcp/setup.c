@@ -182,13 +182,13 @@ static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_
 		!l->session.sealed && lands_in_device((enum wire_unpack)l->session.own_unpack, l->session.same_host);
 	if (l->session.sealed && (l->session.own_unpack != WIRE_UNPACK_NO || peer != WIRE_UNPACK_NO))
 		LOG_INFO(NET,
-			 "%s: encrypted, so nothing lands in device memory by itself; it comes through host memory",
+			 "%s: encrypted, so data cannot be received directly into device memory; it goes through host "
+			 "memory",
 			 l->session.peer);
 	else if (l->session.own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->session.device_rx)
 		LOG_INFO(NET,
-			 "%s is on this host: what it sends does not come in through the NIC, so devmem TCP cannot "
-			 "bring it "
-			 "to device memory; it comes through host memory",
+			 "%s is on this host: its data does not pass the NIC, so devmem TCP cannot deliver it to "
+			 "device memory; it goes through host memory",
 			 l->session.peer);
 	if (l->session.device_rx && devmem_pool_get(rx_memory->device, rx_memory->kind, &l->devmem.pool) != GANTRY_OK)
 		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
@@ -206,7 +206,8 @@ static void agree_on_resume(struct tcp_link *l, enum inet_resume peer)
 	    !inet_resume_wanted(inet_resume_says(), s->same_host) || !inet_resume_wanted(peer, s->same_host))
 		return;
 	if (tcp_resume_init(l) != GANTRY_OK) {
-		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no memory for what a session keeps: %s", gantry_last_error());
+		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no memory for a session's replay buffer: %s",
+			      gantry_last_error());
 		return;
 	}
 	s->resume = 1;
@@ -242,7 +243,7 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	l->session.rails = tcp_network.devs[l->session.dev].nrails;
 	if (peer->window <
 	    2 * (LINK_TELL + WIRE_EAGER_SIZE)) /* a message could wait for an acknowledgement that is not due */
-		tcp_link_fail(l, 1, GANTRY_ERR_PROTOCOL, "the peer buffers %u eager bytes, which is not enough",
+		tcp_link_fail(l, 1, GANTRY_ERR_PROTOCOL, "the peer buffers only %u eager bytes, which is too few",
 			      peer->window);
 	l->session.peer_window = peer->window;
 	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;

@@ -207,7 +207,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 	if (!size)
 		return tcp_link_isend(l, NULL, 0, tag, ret_request);
 	if (!stage)
-		FAIL(GANTRY_ERR_USAGE, "isend of device memory that was not registered with this comm");
+		FAIL(GANTRY_ERR_USAGE, "isend from device memory that is not registered with this comm");
 	*ret_request = NULL;
 	/* Pieces of what is already sent come back when it is tested; copies that are done must not wait for that. */
 	tcp_stage_progress(l);

@@ -61,7 +61,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 	ctx->comm_id = comm_id;
 	ctx->traffic_class = config ? config->traffic_class : GANTRY_NET_UNDEF;
 	if (ctx->traffic_class > 63)
-		FAIL(GANTRY_ERR_CONFIG, "traffic class %d is not a DSCP (0 to 63)", ctx->traffic_class);
+		FAIL(GANTRY_ERR_CONFIG, "traffic class %d is not a valid DSCP (0 to 63)", ctx->traffic_class);
 	if (config) {
 		ctx->device = config->device;
 		TRY(tcp_rx_memory_resolve(config, ctx));
@@ -273,7 +273,7 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 		r = inet_refuse_forked("connect");
 	} else if (!(c = tcp_connector_find(id))) {
 		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
-				"connect was called again for a handle that is done");
+				"connect was called again for a handle that is already connected");
 	} else if (c->state == TCP_CONNECT_FAILED) {
 		gantry_set_last_error(c->error_text);
 		r = c->error;
@@ -490,7 +490,7 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 	(void)net;
 	TRY(check_type("regMr", c, type));
 	if (!data && size)
-		FAIL(GANTRY_ERR_INVALID, "regMr of %zu bytes at NULL", size);
+		FAIL(GANTRY_ERR_INVALID, "regMr: data is NULL (%zu bytes)", size);
 	if ((uintptr_t)data + size < (uintptr_t)data)
 		FAIL(GANTRY_ERR_INVALID, "regMr of %zu bytes at %p wraps around the address space", size, data);
 	if (type == GANTRY_NET_PTR_CUDA)
@@ -541,7 +541,7 @@ static gantry_result tcp_get_device_mr(struct gantry_net *net, void *comm, void 
 	(void)net;
 	(void)comm;
 	if (!m)
-		FAIL_NOW(GANTRY_ERR_INVALID, "getDeviceMr of no registration");
+		FAIL_NOW(GANTRY_ERR_INVALID, "getDeviceMr: mhandle is NULL");
 	*ret_dptr = m->data;
 	return GANTRY_OK;
 }
@@ -550,7 +550,7 @@ static gantry_result tcp_get_device_mr(struct gantry_net *net, void *comm, void 
 static gantry_result check_mr(const char *what, const struct tcp_mr *mr, const void *data, size_t size)
 {
 	if (!data && size)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at NULL", what, size);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: data is NULL (%zu bytes)", what, size);
 	if (mr && size &&
 	    ((const uint8_t *)data < mr->data || size > mr->size ||
 	     (size_t)((const uint8_t *)data - mr->data) > mr->size - size))
@@ -604,7 +604,7 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 
 	(void)net;
 	if (r == GANTRY_OK && (n < 1 || n > GANTRY_NET_MAX_RECVS))
-		FAIL_NOW(GANTRY_ERR_INVALID, "irecv of %d buffers, 1 to %d can be grouped", n, GANTRY_NET_MAX_RECVS);
+		FAIL_NOW(GANTRY_ERR_INVALID, "irecv of %d buffers: expected 1 to %d", n, GANTRY_NET_MAX_RECVS);
 	for (int i = 0; r == GANTRY_OK && i < n; i++)
 		r = check_mr("irecv", mrs ? mrs[i] : NULL, data[i], sizes[i]);
 	if (r != GANTRY_OK)
@@ -613,7 +613,7 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 	if (!c->unpack)
 		return tcp_link_irecv(c->link, n, data, sizes, tags, request);
 	if (n > 1)
-		FAIL_NOW(GANTRY_ERR_USAGE, "irecv of %d buffers: with UNPACK a receive has one", n);
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv of %d buffers: with UNPACK a receive has exactly one", n);
 	mr = mrs ? mrs[0] : NULL;
 	/* NCCL's bootstrap passes no handle: no kernel counts its receives, and nothing consumes them. */
 	return tcp_link_irecv_unpack(c->link, data[0], sizes[0], tags[0], mr && mr->type == GANTRY_NET_PTR_CUDA,

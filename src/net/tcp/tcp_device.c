@@ -68,7 +68,7 @@ gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_de
 	size_t at = 0;
 
 	if (vdev->ndevs < 1 || vdev->ndevs > GANTRY_NET_MAX_RAILS)
-		FAIL_NOW(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs,
+		FAIL_NOW(GANTRY_ERR_INVALID, "makeVDevice: cannot fuse %d devices: expected 1 to %d", vdev->ndevs,
 			 GANTRY_NET_MAX_RAILS);
 	for (int i = 0; i < vdev->ndevs; i++) {
 		int k = vdev->devs[i];
@@ -93,7 +93,7 @@ gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_de
 		}
 	}
 	if (e->ndevs == TCP_MAX_DEVICES)
-		FAIL_NOW(GANTRY_ERR_LIMIT, "makeVDevice: no more than %d devices", TCP_MAX_DEVICES);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "makeVDevice: the limit of %d devices is reached", TCP_MAX_DEVICES);
 	LOG_INFO(NET, "device %d: %s, %d rails", e->ndevs, d.name, d.nrails);
 	*ret_dev = e->ndevs;
 	e->devs[e->ndevs++] = d;

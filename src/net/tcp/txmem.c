@@ -102,9 +102,8 @@ gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops 
 	m = NULL;
 out:
 	if (r != GANTRY_OK && !exchange_relaxed(&unusable, 1))
-		LOG_INFO(DATA,
-			 "sending from device memory without a copy does not work here: from now on through pinned "
-			 "memory (GANTRY_DEVMEM_TX)");
+		LOG_INFO(DATA, "zero-copy sends from device memory do not work here; using pinned memory from now on "
+			       "(GANTRY_DEVMEM_TX)");
 	tcp_txmem_free(m);
 	return r;
 }

@@ -139,7 +139,7 @@ void tcp_unpack_flush(struct tcp_link *l)
 		gantry_result r = l->lanes[i].flow ? devmem_tokens_flush(&l->lanes[i].flow->tokens) : GANTRY_OK;
 
 		if (r != GANTRY_OK && !tcp_link_failed(l))
-			LOG_ERROR(NET, "%s: lane %d: fragments could not be given back", l->session.peer, i);
+			LOG_ERROR(NET, "%s: lane %d: fragments could not be returned", l->session.peer, i);
 	}
 }
 
@@ -324,7 +324,7 @@ void tcp_unpack_release(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 		add_count(&l->devmem.unpack->unconsumed, 1);
 	} else {
 		if (ur->place == TCP_PLACE_GATHER && release_recv(ur) != GANTRY_OK)
-			LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->session.peer);
+			LOG_ERROR(NET, "%s: fragments of a receive could not be returned", l->session.peer);
 		ur->busy = false;
 		gantry_pool_put(&l->rx.recvs, recv);
 	}
@@ -350,7 +350,7 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 	if (!slot) /* LL, LL128, or no queue at all: test has recycled it */
 		return GANTRY_OK;
 	if (load_acquire(&req->state) != TCP_UNCONSUMED)
-		FAIL(GANTRY_ERR_USAGE, "irecvConsumed of a receive of which test has not said that it is done");
+		FAIL(GANTRY_ERR_USAGE, "irecvConsumed before test reported the receive as done");
 	ASSERT(slot->side.busy);
 	req->state = TCP_FREE;
 	add_count(&u->busy, -1);
@@ -379,7 +379,7 @@ gantry_result tcp_rx_memory_resolve(const struct gantry_net_config *config, stru
 	enum gantry_net_unpack kind = GANTRY_NET_UNPACK_OFF;
 
 	ctx->unpack = GANTRY_NET_UNPACK_OFF;
-	snprintf(ctx->why, sizeof(ctx->why), "it was not asked for");
+	snprintf(ctx->why, sizeof(ctx->why), "not requested");
 	if (config->unpack == GANTRY_NET_UNPACK_OFF)
 		return GANTRY_OK;
 	TRY(device_of(config->device, &dev));

@@ -38,8 +38,7 @@ static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t tot
 	if (!is_described(recv))
 		return 0;
 	if (eager && ur->place == TCP_PLACE_GATHER && ur->to_device && total > u->bounce_size)
-		return fail_link(l, GANTRY_ERR_PROTOCOL,
-				 "an eager message is larger than what was agreed on (GANTRY_EAGER_MAX)");
+		return fail_link(l, GANTRY_ERR_PROTOCOL, "an eager message is larger than agreed (GANTRY_EAGER_MAX)");
 	if (eager && ur->place == TCP_PLACE_GATHER) {
 		ur->place = ur->to_device ? TCP_PLACE_BOUNCE : TCP_PLACE_BUFFER;
 		if (ur->to_device)

@@ -407,7 +407,7 @@ void tcp_workers_know(struct tcp_link *l)
 			store_release(&workers.nlinks, i + 1);
 		return;
 	}
-	LOG_DEBUG(NET, "more than %d links: this one does without workers", MAX_LINKS);
+	LOG_DEBUG(NET, "more than %d links: no worker threads for this one", MAX_LINKS);
 }
 
 void tcp_workers_forget(struct tcp_link *l)

@@ -172,7 +172,7 @@ static void miss_it(struct node *me, int self)
 	/* Without a control plane it is known by its number in the new one, or as the one that does not serve it. */
 	snprintf(name, sizeof(name),
 		 !is("orphans") ? "rank %d"
-		 : victim == 1	? "meets at %d"
+		 : victim == 1	? "root is rank %d"
 				: "missing: rank %d",
 		 is("orphans") && victim > 1 ? victim - 1 : victim);
 	CHECK_HAS(gantry_last_error(), name);

@@ -65,7 +65,7 @@ static void be_rank(int rank)
 	CHECK_EQ(about, victim);
 	CHECK(strstr(text, want));
 	if (rank != victim)
-		CHECK(strstr(text, "an error of its own"));
+		CHECK(strstr(text, "failed and left"));
 	node_close(&me);
 }
 

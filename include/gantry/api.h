@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all headers of Gantry share: how functions are exported, how structs grow, how timeouts are said.
+ * What all headers of Gantry share: how functions are exported, how structs grow, how timeouts are given.
  *
  * STRUCTS THAT GROW begin with `struct_size`, which the caller sets to the size that the struct has in its headers:
  *

@@ -45,8 +45,9 @@ struct gantry_unique_id {
 struct gantry_comm;
 
 /*
- * Starts a small service in this process through which the ranks meet. Nobody has to end it: it ends when the last rank
- * of the communicator has left, or with the process. An id does not expire (but see GANTRY_CALL_TIMEOUT).
+ * Starts a small bootstrap service in this process, through which the ranks meet. It needs no explicit stop: it ends
+ * when the last rank of the communicator has left, or with the process. An id does not expire (but see
+ * GANTRY_CALL_TIMEOUT).
  */
 GANTRY_API gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id);
 
@@ -67,8 +68,8 @@ struct gantry_comm_config {
 	int nids; /* 0: `id` */
 };
 #define GANTRY_COMM_CONFIG_INIT GANTRY_STRUCT_INIT(struct gantry_comm_config)
-/* Returns when all ranks are there, however late; fails by GANTRY_CALL_TIMEOUT, naming who is missing. The cause of a failure is
- * in gantry_last_error(). */
+/* Returns when all ranks have joined, however late; fails after GANTRY_CALL_TIMEOUT and names the missing ranks. The
+ * cause of a failure is in gantry_last_error(). */
 GANTRY_API gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
 /* Waits for what was enqueued, then frees. After an error, which it returns, or an abort it waits for nothing, and ends
  * kernels that are still waiting. Bounded. */
@@ -77,7 +78,7 @@ GANTRY_API gantry_result gantry_comm_destroy(struct gantry_comm *comm);
  * communicator do not get on (gantry_stream_sync). The communicator can only be destroyed afterwards. */
 GANTRY_API gantry_result gantry_comm_abort(struct gantry_comm *comm);
 /* The first error of the communicator, OK if none; from any thread. text: one line with cause and peer, may be NULL.
- * ret_rank: who it is about, -1 if that is not known; may be NULL. Never blocks.
+ * ret_rank: the rank that caused it, -1 if unknown; may be NULL. Never blocks.
  * Of a non-blocking communicator: init, split, shrink, grow and finalize return GANTRY_AGAIN and go on by themselves; so
  * does this, of the new communicator and of the one that it is made from, until they are done. A failure is then the
  * error of the new one. The handle is written at once. Until then other calls on either of them are ERR_USAGE, but for
@@ -249,7 +250,7 @@ struct gantry_comm_counters {
 #define GANTRY_COMM_COUNTERS_INIT GANTRY_STRUCT_INIT(struct gantry_comm_counters)
 GANTRY_API gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret);
 
-/* Who waits for whom, as JSON lines: see gantry-stall(5). */
+/* Stall report: which rank waits for which, as JSON lines; see gantry-stall(5). */
 GANTRY_API gantry_result gantry_comm_report(struct gantry_comm *comm, FILE *f);
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@
  *   slots[]     producer  consumer  "step s is here, so many bytes, in this mode, at this place"
  *   head        consumer  producer  steps below head are consumed, their buffers may be written again
  *   offers[]    consumer  producer  "put step s there": space of a pool (OFFSET) or of the user (PTR)
- *   tail        producer  -         steps published; for reports only, nobody waits on it
+ *   tail        producer  -         steps published; for reports only, no thread waits on it
  *
  * Each word has one writer, and each group stands on cache lines of its own.
  *
@@ -32,9 +32,9 @@
  *           until head has passed the step before it ends; a receiving kernel offers its buffer, waits for the slot
  *
  * Waiting and waking. A waiter on the CPU may sleep on a eventcount (futex). It announces itself, looks again, and only
- * then sleeps; whoever publishes looks at `waiting` after publishing. Both sides use sequentially consistent
- * accesses, so one of them sees the other (the argument of Dekker's algorithm); models/eventcount.pml checks it. GPUs
- * neither sleep nor notify: a proxy that serves one polls while operations are in flight.
+ * then sleeps; the publisher looks at `waiting` after publishing. Both sides use sequentially consistent accesses, so
+ * one of them sees the other (the argument of Dekker's algorithm); models/eventcount.pml checks it. GPUs neither sleep
+ * nor notify: a proxy that serves one polls while operations are in flight.
  */
 #ifndef GANTRY_FIFO_H
 #define GANTRY_FIFO_H

@@ -48,14 +48,15 @@
  * either side may close, or end.
  *
  * FAILURE. When the peer dies, closes, or is silent for GANTRY_TIMEOUT, all ops of the connection end at once with one
- * typed cause, but for sends of which the peer had said before that it has taken them: these are done with OK. The
- * connection can only be closed then. A peer that was restarted, even at the same address, is a new
- * peer: it takes a new connection, and nothing of the old one can reach it. Each rx has a random epoch that says so.
+ * typed cause, except sends that the peer has already confirmed as received: these complete with OK. The connection can
+ * then only be closed. A peer that was restarted, even at the same address, is a new peer: it needs a new connection,
+ * and nothing of the old one can reach it. Each rx has a random epoch to distinguish restarts.
  *
  * Parameters (zero in the config takes them): GANTRY_RX_*, GANTRY_UNPACK_*, GANTRY_EMU_* of docs/params.md; those of
  * the network (GANTRY_IFNAME, GANTRY_LANES, GANTRY_SECRET, GANTRY_TIMEOUT, ...) hold as well. GANTRY_SECRET
- * authenticates both ends to one another, before the accepting side tells or does anything; where it is set on one side
- * only or differs, connect fails with ERR_AUTH after three tries. Without it whoever reaches the port can connect.
+ * authenticates both ends to one another, before the accepting side reveals or does anything; where it is set on one
+ * side only or differs, connect fails with ERR_AUTH after three tries. Without it any process that reaches the port can
+ * connect.
  *
  * C99-clean, no CUDA headers.
  */
@@ -112,8 +113,8 @@ GANTRY_API uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
 /*
  * Meeting. Addresses are "host:port", "[v6]:port"; host names are looked up, which takes as long as the system's
  * resolver takes: timeouts begin after that, and numbers need none of it. GANTRY_WAIT_DEFAULT is
- * GANTRY_CONNECT_TIMEOUT. What does not speak the protocol, does not prove that it has the secret or comes to
- * nothing is turned away and counted, and disturbs nobody: accept does not fail because of it.
+ * GANTRY_CONNECT_TIMEOUT. A connection that does not use the protocol, does not prove the secret or does not complete
+ * is refused and counted; it disturbs no other connection, and accept does not fail because of it.
  */
 
 /* NULL: the address of the rx's interface and a port that the kernel chooses. Port 0 is a port that the kernel chooses.
@@ -127,10 +128,10 @@ GANTRY_API gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, i
 					  struct gantry_rx_conn **ret_conn);
 GANTRY_API void gantry_rx_listener_close(struct gantry_rx_listener *listener);
 /*
- * Tries again while nobody listens there, until the timeout. address: "host:port", or "host:port#epoch" with the epoch
- * (gantry_rx_epoch) of the rx that is meant, in hexadecimal: another one refuses then. With GANTRY_SECRET a listener also
- * refuses (ERR_REFUSED) a peer that dialled another address than the one it listens at or GANTRY_ADVERTISE names: where
- * addresses are translated on the way, set that or give the epoch.
+ * Retries while nothing is listening there, until the timeout. address: "host:port", or "host:port#epoch" with the
+ * epoch (gantry_rx_epoch) of the intended rx, in hexadecimal: any other rx refuses. With GANTRY_SECRET a listener also
+ * refuses (ERR_REFUSED) a peer that connected to an address other than its own or GANTRY_ADVERTISE's: with address
+ * translation in between, set GANTRY_ADVERTISE or give the epoch.
  */
 GANTRY_API gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
 					   struct gantry_rx_conn **ret_conn);
@@ -179,8 +180,9 @@ GANTRY_API gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout
 GANTRY_API gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_stream *stream);
 
 /*
- * Ends the op early: the peer's op ends with ERR_CANCELLED, this one too unless it was complete already. A receive that
- * no send has met yet just goes: the peer is not told, and its send waits for the next receive of that tag. When this
+ * Ends the op early: the peer's op ends with ERR_CANCELLED, this one too unless it was already complete. A receive that
+ * no send has matched yet is simply removed: the peer is not notified, and its send waits for the next receive of that
+ * tag. When this
  * returns, neither the network nor the device touches the buffer any more. Messages that are being written to the
  * buffer right now are let through first, and the peer is asked not to send the rest; if it has not reacted when the
  * timeout is over (GANTRY_WAIT_DEFAULT: GANTRY_TIMEOUT), the connection is ended instead. Otherwise it stays usable. Returns the

@@ -114,7 +114,7 @@ struct gantry_kernel_end {
 #define GANTRY_KERNEL_END_INIT GANTRY_STRUCT_INIT(struct gantry_kernel_end)
 GANTRY_API gantry_result gantry_connector_fill(struct gantry_connector *c, const struct gantry_kernel_end *end);
 
-/* Where the time of a connection went: waiting for whom. */
+/* Where the time of a connection went: what it waited for. */
 enum gantry_wait_cause {
 	GANTRY_WAIT_KERNEL,
 	GANTRY_WAIT_PEER,
@@ -157,8 +157,9 @@ struct gantry_transport {
  */
 GANTRY_API gantry_result gantry_transport_register(const struct gantry_transport *t, int before_builtin);
 GANTRY_API gantry_result gantry_transport_unregister(const struct gantry_transport *t);
-/* A library named in GANTRY_TRANSPORT_LIBS has this function; it registers what the library brings. The name has the
- * version of this interface, so a library that was built for another one is told from a broken one. */
+/* A library named in GANTRY_TRANSPORT_LIBS exports this function, which registers the library's transports. The name
+ * contains the version of this interface, so a library built for another version can be distinguished from a broken
+ * one. */
 GANTRY_API gantry_result gantry_transport_init_v1(void);
 
 GANTRY_API gantry_result gantry_transport_unsupported_connector(struct gantry_connector *c);
@@ -170,8 +171,8 @@ GANTRY_API gantry_result gantry_transport_unsupported_deregister(struct gantry_p
 
 /*
  * A proxied end counts absolute steps:
- *   send: POSTED (space offered) >= MOVED (handed to the network) >= DONE (head told)
- *   recv: POSTED (receive posted) >= MOVED (arrived) >= FLUSHED (kernel told) >= DONE (kernel has consumed)
+ *   send: POSTED (space offered) >= MOVED (handed to the network) >= DONE (head published)
+ *   recv: POSTED (receive posted) >= MOVED (arrived) >= FLUSHED (kernel notified) >= DONE (kernel has consumed)
  * advance: so far, and those before it in this order are at least as far. On the progress thread only.
  */
 enum gantry_proxy_count { GANTRY_PROXY_POSTED, GANTRY_PROXY_MOVED, GANTRY_PROXY_FLUSHED, GANTRY_PROXY_DONE };
@@ -205,7 +206,7 @@ GANTRY_API uint64_t gantry_proxy_consumed(struct gantry_proxy_conn *pc);
 GANTRY_API uint64_t gantry_proxy_step_bytes(const struct gantry_proxy_op *op, uint64_t step);
 /* The operation that step s belongs to; NULL if none is known yet. */
 GANTRY_API struct gantry_proxy_op *gantry_proxy_op_of(struct gantry_proxy_conn *pc, uint64_t step);
-/* For the report: whom the connection waits for until it next moves. */
+/* For the report: what the connection waits for until it next moves. */
 GANTRY_API void gantry_proxy_waits(struct gantry_proxy_conn *pc, enum gantry_wait_cause cause);
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
  * Device code has its own in device/dev.h, with the same meanings. Fields that cross threads are touched by these only.
  *
  * acquire   what the writer did before its release is seen after this load
- * release   what this thread did before is seen by whoever loads the value with acquire
+ * release   what this thread did before is visible to a thread that loads the value with acquire
  * relaxed   the value alone: counters, and hints that are looked at again under a lock
  * seq       one order for all threads: a flag that is raised before another is looked at (Dekker), as sleepers and
  *           their wakers do

@@ -40,7 +40,7 @@ _Static_assert((SLOTS & (SLOTS - 1)) == 0 && (GANTRY_EVENTS_KEPT & (GANTRY_EVENT
 	       "positions wrap by a mask");
 
 static struct slot ring[SLOTS];
-/* Relaxed: whoever sees an old one writes to, or looks for, a slot whose sequence word tells. */
+/* Relaxed: a thread that sees an old value writes to, or reads, a slot whose sequence word reveals it. */
 static uint64_t ring_mask = GANTRY_EVENTS_KEPT - 1;
 /* Positions handed out so far. Written by all writers; on a line of its own. */
 static _Alignas(64) uint64_t next_position;

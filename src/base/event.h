@@ -59,8 +59,8 @@ enum gantry_event_kind {
  * or a destroy. The step of the other three is the first of its slice:
  *
  *   PROXY_POST  send: its space is the kernel's to fill          recv: a receive was posted for it
- *   PROXY_MOVE  send: the kernel has posted it, the proxy saw    recv: it is here, the kernel was told
- *   PROXY_DONE  send: the peer has it, the kernel was told       recv: the kernel has consumed it
+ *   PROXY_MOVE  send: the kernel has posted it, the proxy saw    recv: it is here, the kernel was notified
+ *   PROXY_DONE  send: the peer has it, the kernel was notified   recv: the kernel has consumed it
  *
  * XFER packs c alike: a part of a send or receive was handed to the kernels.
  *

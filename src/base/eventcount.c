@@ -63,7 +63,7 @@ static void read_limits(void)
 	cpu_set_t set;
 
 	limits.cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-	/* With one CPU, whoever is waited for runs only when the waiter does not. */
+	/* With one CPU, the thread waited for runs only while the waiter does not. */
 	limits.spin_ticks = limits.cpus > 1 ? gantry_ticks_of_ns(p->spin) : 0;
 	limits.yield_ticks = gantry_ticks_of_ns(p->yield);
 	rounds = limits.spin_ticks * CALIBRATE / ticks_per_calibration();
@@ -103,7 +103,7 @@ void gantry_eventcount_wake(struct gantry_eventcount *e)
 	gantry_futex_wake(&e->seq);
 }
 
-/* Nobody notifies: look again after a while, after longer and longer ones. */
+/* No thread notifies here: poll at growing intervals. */
 static void nap(struct gantry_backoff *b, uint64_t max_ns)
 {
 	uint64_t ns = b->seq < NAP_MIN_NS ? NAP_MIN_NS : b->seq;

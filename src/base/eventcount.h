@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sleeping and waking of CPU threads: one way for the proxy, streams, the pipeline and whoever polls. Kernels have the
- * same in the words of device/dev.h.
+ * Sleeping and waking of CPU threads: one mechanism for the proxy, streams, the pipeline and all pollers. Kernels have
+ * the same in the words of device/dev.h.
  *
  * A waiter backs off in phases. It spins (GANTRY_SPIN), then yields its CPU between looks (GANTRY_YIELD), then
  * announces itself at its eventcount, looks once more, and sleeps on a futex until it is notified. To notify costs one
- * load as long as nobody has announced itself.
+ * load as long as no waiter has announced itself.
  *
  *	gantry_waiter_init(&w, eventcount);
  *	for (;;) {
@@ -24,7 +24,7 @@
  * the announcement. A mutex around both would do as well.
  *
  * An eventcount has one sleeper. It may lie in memory shared by processes. gantry_waiter_done ends a wait early and for
- * good; after it nobody wakes in vain.
+ * good; after it there are no spurious wake-ups.
  */
 #ifndef GANTRY_BASE_EVENTCOUNT_H
 #define GANTRY_BASE_EVENTCOUNT_H
@@ -54,7 +54,7 @@ void gantry_waiter_init(struct gantry_waiter *w, struct gantry_eventcount *event
 /* One round. max_sleep_ns: 0 never sleeps (what is waited for does not notify), UINT64_MAX sleeps until notified.
  * Returns 1 when it has just announced itself: look again. */
 int gantry_waiter_idle(struct gantry_waiter *w, uint64_t max_sleep_ns);
-/* The first two phases alone, for those who sleep by other means: 0 after a round of them, 1 when they are over. */
+/* The first two phases alone, for waiters that sleep by other means: 0 after a round of them, 1 when they are over. */
 int gantry_waiter_brief(struct gantry_waiter *w);
 
 /* There was something to do, or the wait is over: the announcement is withdrawn; the next idle round spins again. */
@@ -68,14 +68,14 @@ static inline void gantry_waiter_done(struct gantry_waiter *w)
 }
 
 void gantry_eventcount_wake(struct gantry_eventcount *e);
-/* After storing what the sleeper waits for. NULL: nobody sleeps there. */
+/* After storing the value that the sleeper waits for. NULL: there is no sleeper. */
 static inline void gantry_eventcount_notify(struct gantry_eventcount *e)
 {
 	if (e && load_seq(&e->waiting))
 		gantry_eventcount_wake(e);
 }
 
-/* ---- parts, for those who wait by their own rules ---- */
+/* ---- parts, for waiters with rules of their own ---- */
 
 /* Whether less than `ticks` have passed since the wait came here. */
 int gantry_backoff_within(struct gantry_backoff *b, uint64_t now, uint64_t ticks);

@@ -14,7 +14,8 @@
 
 #include "base/log.h"
 
-/* A name that nobody else uses at this moment. What an earlier process with this number left behind is in the way. */
+/* A name that no other writer uses at this moment. A file left by an earlier process with this pid may have the same
+ * name. */
 static int open_aside(const char *path)
 {
 	int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -25,8 +26,8 @@ static int open_aside(const char *path)
 	return fd;
 }
 
-/* Not a file that can be put in the place of another: root would take /dev/null away from everybody. The standard streams
- * are links, to a file too; no other link to a file is followed, which may be somebody else's trap. */
+/* Only a regular file is replaced by rename: root would otherwise remove /dev/null for all users. The standard streams
+ * are links, possibly to a file; no other link to a file is followed, since another user may have planted it. */
 static bool is_no_file(const char *path)
 {
 	struct stat st;
@@ -35,7 +36,7 @@ static bool is_no_file(const char *path)
 	       (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
 }
 
-/* Devices and pipes are written to, others refused. A pipe that nobody reads is an error, not a wait. */
+/* Devices and pipes are written to directly, others are refused. A pipe without a reader is an error, not a wait. */
 static int open_in_place(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);

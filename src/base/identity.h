@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who we are: the same words for every layer, in hellos, reports and log lines. All may be called from any thread. */
+/* Identity of this process: the same values for every layer, in hellos, reports and log lines. All may be called from
+ * any thread. */
 #ifndef GANTRY_BASE_IDENTITY_H
 #define GANTRY_BASE_IDENTITY_H
 

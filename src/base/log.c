@@ -40,7 +40,7 @@ enum { RANK_NOT_ASKED = -1, RANK_UNKNOWN = -2, RANK_SEVERAL = -3 };
 static int rank_of_launcher = RANK_NOT_ASKED; /* or RANK_UNKNOWN */
 static int rank_of_comms = RANK_UNKNOWN;      /* or RANK_SEVERAL: threads of one process are different ranks */
 
-MUTEX_KIND(log_mu); /* whoever configures */
+MUTEX_KIND(log_mu); /* configuration */
 static struct log_mu configure_mu;
 static int file_fd GUARDED_BY(log_mu) = -1; /* opened once and never closed, see above */
 

@@ -2,9 +2,9 @@
 /*
  * Counters of a moment, in Prometheus' text format (version 0.0.4).
  *
- * Collecting and writing are apart. Whoever has counters adds samples while it holds its locks: that copies a number,
- * and a label set now and then. The text, which takes longer and wants all samples of a metric together, is made
- * afterwards without a lock.
+ * Collecting and formatting are separate. A module with counters adds samples while it holds its locks: that copies a
+ * number, and a label set now and then. The text, which takes longer and needs all samples of a metric together, is
+ * produced afterwards without a lock.
  *
  *	uint32_t link = gantry_metrics_label(m, 0, "peer", peer);
  *

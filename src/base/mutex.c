@@ -34,7 +34,8 @@ static void wake(uint32_t *word, int threads)
 
 void gantry_mutex_contend(struct gantry_mutex *m)
 {
-	/* Whoever has waited cannot know whether others still do: it says so when it takes the mutex. */
+	/* A thread that has waited cannot know whether others still wait: it marks the mutex contended when it takes
+	 * it. */
 	while (exchange_acquire(&m->state, MUTEX_CONTENDED) != MUTEX_FREE)
 		wait_while(&m->state, MUTEX_CONTENDED, UINT64_MAX);
 }

@@ -21,7 +21,8 @@
  * function marked UNCHECKED.
  *
  * The mutex is the usual one of three states over a futex, like that of libc, but in line: a message takes six of them,
- * none contended, and the calls into libc were a seventh of all its instructions. ThreadSanitizer is told what it is.
+ * none contended, and the calls into libc were a seventh of all its instructions. Annotations describe it to
+ * ThreadSanitizer.
  */
 #ifndef GANTRY_BASE_MUTEX_H
 #define GANTRY_BASE_MUTEX_H
@@ -67,12 +68,12 @@ struct MUTEX_ATTRIBUTE(capability("mutex")) gantry_mutex_kind {
 
 enum { MUTEX_FREE, MUTEX_LOCKED, MUTEX_CONTENDED };
 
-/* Zeroed is one that nobody holds. */
+/* Zeroed: not held. */
 struct gantry_mutex {
 	uint32_t state;
 #if GANTRY_CHECKED
-	/* Only the owner itself can find its own name here while it is held: so owner is stored before held, and loaded
-	 * after it. Else a thread that has let go might see that somebody else has the mutex, and still its own name. */
+	/* A thread finds its own id here only while it holds the mutex: so owner is stored before held, and loaded
+	 * after it. Otherwise a thread that has unlocked might see another thread in the mutex, and still its own id. */
 	pthread_t owner;
 	bool held;
 #endif
@@ -160,8 +161,8 @@ static inline void gantry_mutex_unlock(struct gantry_mutex *m)
 /* Of any kind. */
 #define ASSERT_HELD(x) ASSERT(gantry_mutex_mine(&(x)->mutex))
 
-/* Threads that wait for what a mutex of any kind guards. Zeroed is one that nobody waits for. As with pthread_cond_t, a
- * wait may end for no reason. */
+/* Condition variable for what a mutex of any kind guards. Zeroed: no waiters. As with pthread_cond_t, a wait may end
+ * spuriously. */
 struct gantry_cond {
 	uint32_t seq; /* of broadcasts */
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libssl and libcrypto for encryption, opened when it is first asked for. Whoever does not encrypt never loads them: the
- * plugin and the drop-in live in other people's processes, which may have copies of their own. A copy of the same name
- * that is loaded already is the one that is used. The prototypes are those of the library's headers.
+ * libssl and libcrypto for encryption, opened on first use. A process that does not encrypt never loads them: the
+ * plugin and the drop-in run inside other programs' processes, which may have copies of their own. If a copy of the
+ * same name is already loaded, that copy is used. The prototypes are those of the library's headers.
  */
 #ifndef GANTRY_BASE_OPENSSL_H
 #define GANTRY_BASE_OPENSSL_H
@@ -36,7 +36,7 @@ struct gantry_openssl {
 #undef GANTRY_OPENSSL_FIELD
 };
 
-/* NULL: it cannot be opened, which gantry_openssl_load has said. */
+/* NULL: it cannot be opened; gantry_openssl_load has logged the reason. */
 extern const struct gantry_openssl *gantry_openssl;
 
 #endif

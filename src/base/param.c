@@ -91,7 +91,7 @@ static void *field_of(struct gantry_params *p, const struct param_desc *d)
 	return (char *)p + d->offset;
 }
 
-/* Upper and lower case alike: people who write NCCL_DEBUG=WARN write GANTRY_LOG=WARN. */
+/* Case-insensitive: users who write NCCL_DEBUG=WARN write GANTRY_LOG=WARN. */
 static gantry_result parse_choice(const char *const *words, const char *text, int *ret)
 {
 	for (int i = 0; words[i]; i++) {
@@ -225,7 +225,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct set defaults; /* filled by `once` */
 
 static struct set *current; /* release by load, acquire by readers; NULL before `once` */
-MUTEX_KIND(param_mu);	    /* whoever loads */
+MUTEX_KIND(param_mu);	    /* loading */
 static struct param_mu load_mu;
 static bool loaded GUARDED_BY(param_mu);
 static const char *(*fallback_now)(size_t i, const char *env)GUARDED_BY(param_mu);
@@ -305,7 +305,7 @@ static const char *text_of(size_t i) REQUIRES(param_mu)
 	return text && *text ? text : NULL;
 }
 
-/* All that is wrong is said, not only the first of it: a job script is then mended in one go. */
+/* Reports every invalid value, not only the first, so that a job script can be fixed in one go. */
 static gantry_result read_environment(struct set *s) REQUIRES(param_mu)
 {
 	gantry_result first = GANTRY_OK;

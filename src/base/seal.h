@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sealed records: bytes that travel so that nobody on the way can read or change them. docs/design/0032.
+ * Sealed records: encrypted and authenticated, so that they can be neither read nor modified in transit.
+ * docs/design/0032.
  *
  *   offset  size
  *        0     2  magic: the bytes `G S`

@@ -85,7 +85,7 @@ const char *gantry_secret_keep(const char *text)
 	return old;
 }
 
-/* Whoever may write the file sets the secret; whoever may read it has it. */
+/* A user who can write the file sets the secret; a user who can read it has it. */
 static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 {
 	struct stat st;
@@ -189,8 +189,8 @@ out:
 }
 
 /*
- * Overwritten by bytes that nobody knows and that are not zero: a service thread may be in the middle of a hand-shake,
- * and must not find a peer's proof right that was made with a known or an empty key.
+ * Overwritten with random bytes, not zeros: a service thread may be in the middle of a handshake, and must not accept a
+ * peer's proof that was made with a known or an empty key.
  */
 __attribute__((destructor, no_sanitize("thread"))) UNCHECKED static void overwrite_all(void)
 {

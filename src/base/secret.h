@@ -16,8 +16,8 @@ enum { GANTRY_SECRET_MAX = 4096 };
 
 /*
  * GANTRY_SECRET, else the first line of GANTRY_SECRET_FILE, else NULL. Borrowed, until the process exits. The file is
- * read once for each loading of the parameters, and refused (ERR_CONFIG) unless it is a regular file of this user or
- * of root that no other user can write, nor, with GANTRY_ENCRYPT, everybody read.
+ * read once for each loading of the parameters, and refused (ERR_CONFIG) unless it is a regular file owned by this user
+ * or root that no other user can write and, with GANTRY_ENCRYPT, that is not readable by all users.
  */
 gantry_result gantry_secret(const char **ret_secret);
 

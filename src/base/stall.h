@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stall reports of processes without a communicator: NCCL with the plugin, gantry/rx.h, perf net. Whoever has requests
- * that do not move looks itself, when GANTRY_STALL_DIR is set, and tells what it saw here. docs/stall.md has the
- * fields; `gantry stall` reads them. Communicators have their own, comm/report.h.
+ * Stall reports of processes without a communicator: NCCL with the plugin, gantry/rx.h, perf net. When GANTRY_STALL_DIR
+ * is set, the owner of requests checks itself whether they make progress and reports here what it found. docs/stall.md
+ * has the fields; `gantry stall` reads them. Communicators have their own reports, comm/report.h.
  */
 #ifndef GANTRY_BASE_STALL_H
 #define GANTRY_BASE_STALL_H
@@ -18,7 +18,7 @@ struct gantry_stall_wait {
 	uint32_t requests;
 	uint64_t tag, bytes; /* of the oldest */
 	uint64_t wait_ns;    /* since one of them last moved */
-	uint64_t heard_ns;   /* since the peer was last heard of */
+	uint64_t heard_ns;   /* since the last sign of life from the peer */
 	int silent;	     /* that is long: a peer that lives says something now and then */
 };
 
@@ -26,9 +26,9 @@ struct gantry_stall_wait {
 uint64_t gantry_stall_after(void);
 /* How often to look for them. */
 uint64_t gantry_stall_interval(void);
-/* One line in the log, and GANTRY_STALL_DIR/stall-<host>-<pid>.jsonl. user: who has the requests. asked: by a signal or
- * a request; then there may be none. Writes a file: no
- * lock that others wait for. */
+/* One line in the log, and GANTRY_STALL_DIR/stall-<host>-<pid>.jsonl. user: name of the owner of the requests. asked:
+ * by a signal or a request; then there may be no waiting requests. Writes a file: call it without locks that other
+ * threads wait for. */
 void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n, int asked);
 /* GANTRY_STALL_DIR/request: `gantry stall --ask` writes it, all processes that see the folder report then. 1: it has
  * changed since the last look; the first one only remembers it. */

@@ -197,7 +197,7 @@ unsigned gantry_edit_distance(const char *a, const char *b)
 
 /* ---- texts with a syntax ---- */
 
-/* 0 is no port: whoever names one means one. */
+/* 0 is not a port: a port that is given must be a real one. */
 static int parse_port(const char *text, size_t len, uint16_t *ret_port)
 {
 	const char *end = text;

@@ -3,7 +3,7 @@
  * The trace of a process: its event ring as JSON lines, for GANTRY_TRACE. docs/stall.md has the fields; `gantry trace`
  * reads them.
  *
- *   {"kind":"trace",...}  once: who, and what relates ticks, nanoseconds and the clocks of others
+ *   {"kind":"trace",...}  once: identity, and what relates ticks, nanoseconds and the clocks of other hosts
  *   {"kind":"conn",...}   per connection of a communicator: the writer's affair
  *   {"kind":"track",...}  per channel of a communicator that has called collectives, likewise
  *   {"kind":"link",...}   per link of the network: its number in events, and its peer
@@ -32,7 +32,7 @@ extern const char *const gantry_trace_proto_names[GANTRY_PROTOS], *const gantry_
 /* What stands in the upper half of b of such an event: "step", "tag"; NULL: nothing. */
 const char *gantry_trace_upper(uint32_t kind);
 
-/* GANTRY_TRACE is set, and somebody has begun: what costs too much otherwise is recorded. */
+/* GANTRY_TRACE is set and recording has begun: events that would otherwise cost too much are recorded too. */
 extern int gantry_trace_state;
 static inline int gantry_trace_on(void)
 {
@@ -57,7 +57,7 @@ struct gantry_trace_who {
 };
 /* If GANTRY_TRACE is set. */
 void gantry_trace_write(const struct gantry_trace_who *who);
-/* The same for a process in which nobody has a communicator; nothing otherwise. */
+/* The same for a process without any communicator; does nothing otherwise. */
 void gantry_trace_write_process(void);
 
 #endif

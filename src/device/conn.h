@@ -29,8 +29,8 @@ struct gantry_conn_state {
 	uint64_t step;	/* the step that is worked on or waited for */
 	uint64_t doing; /* GANTRY_DOING */
 	uint64_t at;	/* GANTRY_COLL_AT, of a collective's last wait */
-	/* The kernel, before it sleeps: no need to notify before head, or the steps that are here, come to this; 0: for
-	 * anything. Read by whoever saw `waiting`. */
+	/* Set by the kernel before it sleeps: no notification is needed before head, or the number of steps that have
+	 * arrived, reaches this value; 0: notify on any change. Read by a thread that saw `waiting`. */
 	uint64_t wake;
 	struct gantry_conn_counts counts;
 	char pad[80];

@@ -7,8 +7,8 @@
  * default (tests run several lanes, to check barriers). Words marked "block" are called by all lanes of a block at the
  * same place, with the same arguments; the others by single lanes.
  *
- *   dev_lane() dev_lanes() dev_block() dev_blocks()   who am I
- *   dev_barrier()              block: everybody's writes before it are seen by everybody after it
+ *   dev_lane() dev_lanes() dev_block() dev_blocks()   position of this thread
+ *   dev_barrier()              block: writes of all lanes before it are visible to all lanes after it
  *   dev_bcast(v)               block: lane 0's value, for all; a barrier too
  *   dev_share(p, n)            block: lane 0's n <= 64 bytes (whole words) at p, for all; a barrier too
  *   dev_all(yes)               block: whether all lanes say yes; a barrier too
@@ -38,7 +38,7 @@
  *   dev_ll128_put(line, data, n, flag), dev_ll128_get(line, data, n, flag)
  *                              by all of them with the same arguments, n <= 120; the get answers 0 like the load
  *   dev_notify(eventcount)     after a store, post or publish: wakes the other end if it sleeps
- *   dev_leave()                before the launch's owner is told that it has ended: what this thread did for others
+ *   dev_leave()                before the launch's owner is notified of its end: what this thread did for others
  *                              while it waited (device/help.h) is theirs from here on
  *   dev_failed(error)          lane 0, last: this block did not do its work. A GPU's stream cannot say so, so there it waits for
  *                              the abort flag; the host's takes the launch's failure

@@ -48,7 +48,7 @@ struct gantry_failure;
 
 struct gantry_launch {
 	const struct gantry_kernel *kernel;
-	uint32_t blocks;  /* all of them run at the same time, unless they wait for nobody (kernels.def) */
+	uint32_t blocks;  /* all of them run at the same time, unless they do not wait for each other (kernels.def) */
 	uint32_t lanes;	  /* per block; 0: the kernel's default on this device (host: 1) */
 	const void *args; /* the kernel's argument struct, copied */
 	size_t args_size;

@@ -3,8 +3,8 @@
  * What kernels do on one end of a connection, whichever way the data goes: addresses of a step, credit, reports,
  * and the refreshing of marks that would otherwise come round again.
  *
- * Marks come round. A slot's tag has 16 bits, so a slot that nobody wrote for 65,536 steps looks written for the step
- * that is waited for; zeroed memory looks like step 65,535. That happens: steps of LL between two kernels write no
+ * Marks come round. A slot's tag has 16 bits, so a slot that was not written for 65,536 steps looks written for the
+ * step that is waited for; zeroed memory looks like step 65,535. That happens: steps of LL between two kernels write no
  * slot, steps of Simple no offer, and a connection may carry thousands of the one between two of the other. Therefore
  * eight steps in a row out of 32,768 write their slot and, on a receiving end, their offer, whatever their protocol:
  * a mark is never older than half a round when it is looked at. (A proxy owes the same to the kernel it serves, for
@@ -131,9 +131,9 @@ DEV void k_waited(struct gantry_conn *c, const struct dev_wait *w, uint32_t phas
 }
 
 /*
- * A step that was copied is told to the consumer, with those up to `next`; lane 0, after the barrier behind the copies.
- * Lines vouch for themselves: their slot is for a proxy. LL128 is for ends that see a line in order; LL's flags are
- * looked at by the proxy itself. On the host the stores here stand between the lines and dev_notify.
+ * Publishes a copied step to the consumer, with those up to `next`; lane 0, after the barrier behind the copies. Lines
+ * validate themselves: their slot is for a proxy. LL128 is for ends that see a line in order; the proxy checks LL's
+ * flags itself. On the host the stores here stand between the lines and dev_notify.
  */
 DEV void k_publish(struct gantry_conn *c, uint32_t proto, uint64_t step, uint64_t next, uint32_t mode, uint64_t place,
 		   uint64_t bytes)

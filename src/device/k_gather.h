@@ -8,8 +8,8 @@
  * So a kernel reads the fragments where it would have read the buffer, if the list has all of the step; else it gathers
  * them in the buffer first. When head has passed the step the proxy gives list and pages back to the network.
  *
- * Lists are a network's, maybe another one's than Gantry's: a number or a range that cannot be is GANTRY_ERR_PROTOCOL.
- * Where the pages end a list's user is not told.
+ * Lists come from a network, possibly not Gantry's own: an impossible number or range is GANTRY_ERR_PROTOCOL. The user
+ * of a list does not know where the pages end.
  */
 #ifndef GANTRY_DEVICE_K_GATHER_H
 #define GANTRY_DEVICE_K_GATHER_H
@@ -62,7 +62,7 @@ DEV void k_gathered(struct gantry_conn *c, uint64_t place, uint64_t listed, int 
 #endif
 }
 
-/* block: one copy of the code for all who gather. Ends without a barrier. */
+/* block: one copy of the code for all callers. Ends without a barrier. */
 DEV_BIG void k_gather_to(const struct dev_frags *list, char *dst)
 {
 	struct dev_frags f = *list;

@@ -71,7 +71,7 @@ struct p2p_run {
 	uint32_t waited;       /* dev_wait was called since something moved */
 	int proxied;	       /* all transfers are the proxy's to move on */
 	uint32_t error;	       /* of those that are over, the first one's */
-	int quiet;	       /* connections have been told when to notify */
+	int quiet;	       /* connections know when to notify */
 	uint32_t tried, phase; /* the last one that was tried, and what it waited for before */
 	struct gantry_xfer *x; /* the job's */
 	struct gantry_xfer_time *times;
@@ -252,8 +252,8 @@ DEV uint32_t p2p_recv(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *
 }
 
 /*
- * Receives of LL and LL128: whoever reads a line sees whether it is there. Where there is nothing else to do, or one
- * lane does it, the job itself is the look; else lane 0 looks at the step's last line before it bothers the others.
+ * Receives of LL and LL128: reading a line shows whether it has arrived. Where there is nothing else to do, or one lane
+ * does it, the job itself is the check; else lane 0 checks the step's last line before it involves the others.
  */
 DEV uint32_t p2p_recv_lines(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
 {
@@ -300,7 +300,7 @@ DEV void p2p_received(struct p2p_run *r, struct gantry_xfer *x, const struct p2p
 /*
  * ---- transfers that copy nothing ----
  *
- * The user's buffer is posted (send) or offered (receive) and somebody else moves the bytes. All of it is lane 0's.
+ * The user's buffer is posted (send) or offered (receive) and the other end moves the bytes. Lane 0 does all of it.
  */
 
 /* Posts as many steps as there is credit for. The buffer is the consumer's until head has passed the last of them. */

@@ -11,7 +11,7 @@
  *
  *   operation   begins, on each of its connections, with the first slice there, at base = conn->step rounded up to a
  *               multiple of chunk_steps. Its steps follow each other from there without gaps; conn->step is always the
- *               next one. Steps that were left out below base carry nothing. Nobody stores head for them; the producer
+ *               next one. Steps that were left out below base carry nothing. Head is not stored for them; the producer
  *               counts them as consumed as soon as head is where the operation before ended (without that, an operation
  *               whose slices fill the ring would wait for ever). An operation that moves nothing on a connection leaves
  *               no trace
@@ -363,12 +363,12 @@ DEV uint32_t prim_input_at(const struct prim_slice *s)
  * found one missing starts again with the same line. When all lanes have tried and some have lines left, lane 0 waits
  * (and sees an abort) and all try again.
  *
- * Order. A line vouches for itself, no fence anywhere. Lane 0 has credit for the step before anybody writes a line;
- * head moves after a barrier that all lanes reached with their lines read.
+ * Order. A line validates itself, without any fence. Lane 0 has credit for the step before any lane writes a line; head
+ * moves after a barrier that all lanes reached with their lines read.
  *
  * LL128: the lanes of a group call dev_ll128_get and _put with the same line, but each with a line's worth of memory of
  * its own, of which it uses the words that it moves itself: lane i of a group of `width` moves words i * 16 / width and
- * following, and nobody else does.
+ * following, and no other lane does.
  */
 
 /* Lines of LL that a lane does at a time: neighbours on the host, where loops over them are vectorised; on a GPU the

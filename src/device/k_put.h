@@ -2,9 +2,9 @@
 /*
  * One-sided operations in order, by one block: copies into memory of peers, signals to them, waits for theirs.
  *
- * Order. Put: all lanes' copies, the barrier, then lane 0 stores the signal (release): whoever has acquired the signal sees
- * the data. What a copy engine has copied before the launch is ordered by the fence. Wait: lane 0 acquires both words
- * that the peer's signals are counted in, and what follows on the stream comes after it.
+ * Order. Put: all lanes' copies, the barrier, then lane 0 stores the signal (release): a reader that acquires the
+ * signal sees the data. What a copy engine has copied before the launch is ordered by the fence. Wait: lane 0 acquires
+ * both words that count the peer's signals, and what follows on the stream comes after it.
  */
 #ifndef GANTRY_DEVICE_K_PUT_H
 #define GANTRY_DEVICE_K_PUT_H

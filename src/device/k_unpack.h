@@ -22,10 +22,10 @@ struct dev_frags {
 };
 
 /*
- * block: its share of the list, one of `shares`. Descriptors are read like payload: whoever wrote them during this
- * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for blocks that have many
- * fragments each, dev_unpack_grid for short blocks, as many as the list needs, dev_unpack_beside for one block of a
- * kernel that does other things too.
+ * block: its share of the list, one of `shares`. Descriptors are read like payload: those written during this kernel
+ * are ordered by an acquire and a barrier. Ends without a barrier. dev_unpack is for blocks that have many fragments
+ * each, dev_unpack_grid for short blocks, as many as the list needs, dev_unpack_beside for one block of a kernel that
+ * does other things too.
  */
 #ifdef __CUDACC__
 #include "device/cuda/dev_unpack.h"

@@ -6,7 +6,7 @@
  * By nvcc, into a fatbin: each body of k_*.h in a __global__ function gantry_<name>. The argument struct travels as one
  * parameter in constant memory (__grid_constant__: bodies take its address and no lane makes a copy of its own), the
  * launch's abort flag as the second. 512 lanes with 128 registers each are what a multiprocessor has: smaller blocks
- * get no more of them. Where nobody waits there is nothing to abort, and short blocks go without the barrier.
+ * get no more of them. Where no block waits there is nothing to abort, and short blocks omit the barrier.
  *
  * By the C compiler, for CPU threads, with the fatbin (GANTRY_FATBIN, from cmake/cuda.cmake) taken in by the assembler's
  * .incbin as it is: no array of a million numbers to compile, and the same for gcc and clang on every architecture.

@@ -28,7 +28,7 @@ struct gantry_piece {
 	uint8_t *host, *dev;	 /* the same bytes as the CPU and as kernels address them */
 	size_t size;
 	bool taken, first; /* first: an extent begins here */
-	/* For the one who has taken it: */
+	/* For the user of a taken piece: */
 	struct gantry_piece *next;
 	uint64_t fence;
 	bool copying;
@@ -43,7 +43,7 @@ struct gantry_pinned {
 };
 
 void gantry_pinned_init(struct gantry_pinned *p, struct gantry_device *device, size_t unit);
-void gantry_pinned_free(struct gantry_pinned *p); /* zeroed is fine; waits for nobody: nothing uses a piece any more */
+void gantry_pinned_free(struct gantry_pinned *p); /* zeroed is fine; does not wait: no piece is in use any more */
 /* Memory of the caller's, for pieces of which at most `pieces` records are needed at a time, free ones included. */
 gantry_result gantry_pinned_add(struct gantry_pinned *p, void *host, void *dev, size_t size, uint32_t pieces);
 /* The same with pinned memory of the device, which the pool owns. */

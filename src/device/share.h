@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host memory that two ends of a connection share, whatever their devices: an allocation of the host device, a memfd
- * whose size is sealed, so that nobody who maps it can be killed by somebody else who shrinks it. It has no name in any
- * file system; when the last process that maps it is gone, so is the memory.
+ * whose size is sealed, so that a process that maps it cannot be killed by another that shrinks it. It has no name in
+ * any file system; when the last process that maps it is gone, so is the memory.
  *
  * One end makes it and the other one gets it: within the process by its number, from another process by its file, which
  * travels over a socket (SCM_RIGHTS). ipc_open of the host device is the short cut for two processes that see each
- * other's /proc: nobody has to serve there. Here no /proc is needed, only a common network namespace.
+ * other's /proc: it needs no serving process. Here no /proc is needed, only a common network namespace.
  *
- * A process that offers memory listens on one abstract AF_UNIX socket with a random name, as long as it has offers. Who
- * wants the memory connects, presents its token (128 secret bits from the connect info) and is sent the file, if the
- * kernel says that it is the user that the offer is for. Strangers learn nothing: another user is shut out at once; a
- * wrong word as well; silence ends after a second, or earlier when others want the place. One who was shut out by such
- * a crowd simply comes again. Nothing blocks; the offerer serves whenever it looks whether its memory was taken.
+ * A process that offers memory listens on one abstract AF_UNIX socket with a random name, as long as it has offers. The
+ * taker connects, presents its token (128 secret bits from the connect info) and is sent the file, if the kernel
+ * confirms that it is the user that the offer is for. Other processes learn nothing: a connection of another user is
+ * closed at once, as is one with a wrong token; a silent one is closed after a second, or earlier when others need its
+ * place. A taker that was dropped by such a crowd simply reconnects. Nothing blocks; the offering process serves
+ * whenever it checks whether its memory was taken.
  */
 #ifndef GANTRY_DEVICE_SHARE_H
 #define GANTRY_DEVICE_SHARE_H
@@ -35,12 +36,12 @@ struct gantry_share_address {
  * before its use. */
 gantry_result gantry_share_create(size_t size, void **ret_ptr, struct gantry_share_address *ret_address);
 void gantry_share_put(void *ptr, bool made); /* made: by this end; else got from the other one */
-/* Nobody else can get it any more; saves a descriptor. */
+/* Closes the descriptor: no further process can get the memory. */
 void gantry_share_close_file(void *ptr);
 /* Of this process. ERR_PEER_LOST: it is gone. */
 gantry_result gantry_share_find(uint64_t id, void **ret_ptr);
 
-/* An offer: owned by the one who made the memory. Zeroed is none. */
+/* An offer: owned by the creator of the memory. Zeroed: no offer. */
 struct gantry_offer {
 	struct gantry_list node; /* under share.c's lock, as given */
 	void *memory;
@@ -50,17 +51,17 @@ struct gantry_offer {
 };
 gantry_result gantry_share_offer(struct gantry_offer *o, void *ptr, uint64_t user,
 				 struct gantry_share_address *ret_address);
-/* Serves whoever is at the socket. OK: somebody has taken this one; AGAIN: nobody yet. */
+/* Serves connections at the socket. OK: this offer was taken; AGAIN: not yet. */
 gantry_result gantry_share_serve(struct gantry_offer *o);
 void gantry_share_withdraw(struct gantry_offer *o); /* offered, given or none: all are fine */
 
-/* One who wants memory. Zeroed is a fresh one. */
+/* A taker of memory. Zeroed: a fresh one. */
 struct gantry_taker {
 	bool open; /* fd is there */
 	int fd;
 	uint64_t again_ns; /* not before this time */
 };
-/* One step. AGAIN: not yet, also when nobody listens there: whether the peer is alive is known elsewhere. */
+/* One step. AGAIN: not yet, also when nothing listens there: whether the peer is alive is checked elsewhere. */
 gantry_result gantry_share_take(struct gantry_taker *t, const struct gantry_share_address *from, uint64_t user,
 				size_t size, void **ret_ptr);
 void gantry_share_taker_close(struct gantry_taker *t);

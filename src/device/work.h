@@ -21,7 +21,7 @@ struct gantry_xfer {
 	uint8_t reserved;
 	uint32_t coll; /* lower half of the number of the collective that it is a part of; 0: of none */
 	/* Below: the kernel's own, set when it begins: the same memory may be launched again. */
-	uint64_t turn;	/* the how-manieth transfer of its connection; begins when conn->turn has come to it */
+	uint64_t turn;	/* sequence number of the transfer on its connection; it begins when conn->turn reaches it */
 	uint64_t begun; /* bytes copied, posted or offered */
 	uint64_t ended; /* bytes received, or whose buffers the consumer has given back */
 	uint64_t first; /* step of byte 0 */
@@ -43,7 +43,7 @@ struct gantry_xfer_time {
 /* How a launch says that it has ended, and that the memory of its arguments is free. */
 struct gantry_launch_end {
 	uint64_t *arrived; /* the device's own memory: blocks that have ended; 0 before and after the launch */
-	uint64_t *word;	   /* host memory: the last block stores `value`; NULL: nobody asks */
+	uint64_t *word;	   /* host memory: the last block stores `value`; NULL: not needed */
 	uint64_t value;
 	/* Of a graph, whose launches the CPU does not make: NULL else. Counted in the device's memory, and that number is
 	 * stored in host memory when a launch begins, and in `word` when it has ended. */
@@ -58,7 +58,7 @@ struct gantry_p2p_args {
 	const uint64_t
 		*after; /* begin when this is at least after_value: the launch before, on another stream; or NULL */
 	uint64_t after_value;
-	struct gantry_xfer_time *times; /* host memory: one per transfer; NULL: nobody asks */
+	struct gantry_xfer_time *times; /* host memory: one per transfer; NULL: not needed */
 };
 
 /*

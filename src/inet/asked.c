@@ -98,7 +98,7 @@ void inet_asked_stop(enum inet_asker who)
 
 void inet_asked_in_child(void)
 {
-	/* The loop has closed the eventfd if it watched it. Else a copy stays open, which misleads nobody. */
+	/* The loop has closed the eventfd if it watched it. Otherwise a copy stays open, which is harmless. */
 	store_release(&wake_fd, -1);
 	askers = 0;
 }

@@ -74,7 +74,7 @@ __attribute__((format(printf, 3, 4))) static enum inet_event fail(struct inet_ha
 
 /* ---- proofs ---- */
 
-/* Over all that was said, up to `end`. The label says what it is for. */
+/* Over the whole transcript up to `end`. The label separates the MACs by purpose. */
 static gantry_result make_labelled(struct inet_handshake *h, const char *label, size_t end,
 				   uint8_t ret_mac[GANTRY_MAC_SIZE])
 {
@@ -105,7 +105,7 @@ static bool is_mac(struct inet_handshake *h, bool client, size_t end, const uint
 /* In hello: the cipher that this side prefers, and a bit if it insists. */
 enum { OFFER_CIPHERS = 3, OFFER_REQUIRES = 4 };
 
-/* While TLS runs, and until what it has said last is out. */
+/* While TLS runs, and until its last bytes are sent. */
 struct inet_exchange {
 	struct inet_tls *tls; /* owned; NULL: over */
 	uint8_t in[INET_TLS_RECORD_MAX];
@@ -178,7 +178,7 @@ static bool make_seals(struct inet_handshake *h, bool client)
 	return made;
 }
 
-/* ---- what is said ---- */
+/* ---- outgoing messages ---- */
 
 static void put_head(uint8_t *at, const uint8_t magic[MAGIC_SIZE], uint16_t version, uint8_t kind, size_t payload_size)
 {
@@ -289,8 +289,8 @@ enum inet_event inet_handshake_accept(struct inet_handshake *h, const void *payl
 /* ---- former versions ---- */
 
 /*
- * Before this hand-shake the control plane and the pipeline had hellos of their own. Their builds are told in their own
- * words that the versions differ; those of the data network understand our refusals.
+ * Before this handshake the control plane and the pipeline had hellos of their own. Such builds get a refusal in their
+ * own format, which reports the version difference; those of the data network understand our refusals.
  */
 static size_t refuse_ctl(uint8_t *out, const char *text)
 {
@@ -433,7 +433,7 @@ static enum inet_event refuse_plain(struct inet_handshake *h, uint8_t mine)
 				     mine & OFFER_REQUIRES ? h->protocol->connecting : h->protocol->accepting);
 }
 
-/* It is a peer. What must agree is compared now, so that both sides hear of it. */
+/* The peer is authenticated. Settings that must agree are compared now, so that both sides report a mismatch. */
 static enum inet_event compare_settings(struct inet_handshake *h)
 {
 	char ours[INET_SETTINGS_SIZE];
@@ -518,7 +518,7 @@ static size_t answer_size(const uint8_t *m, size_t got)
 	if (get16(m + AT_VERSION) < INET_FIRST_VERSION)
 		return INET_ANSWER_SIZE;
 	payload = get32(m + AT_PAYLOAD_SIZE);
-	if (m[AT_VERDICT] == CHALLENGE) /* `said` has room for one without */
+	if (m[AT_VERDICT] == CHALLENGE) /* `said` has room for a challenge without payload */
 		return payload ? 0 : INET_CHALLENGE_SIZE;
 	return payload > INET_PAYLOAD_MAX ? 0 : INET_ANSWER_SIZE + payload;
 }
@@ -653,7 +653,7 @@ static enum inet_event heard_tls(struct inet_handshake *h, const uint8_t *m)
 
 /* ---- the machine ---- */
 
-/* What is heard in a state: its size as far as it is known, and what is done when all of it is there. */
+/* Incoming message of a state: its size as far as it is known, and the action when it is complete. */
 static const struct {
 	size_t (*size)(const uint8_t *m, size_t got);
 	enum inet_event (*heard)(struct inet_handshake *h, const uint8_t *m);

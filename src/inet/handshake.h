@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hand-shake with which every connection of ours begins, whatever protocol it is for: who speaks (protocol, version,
- * build, host), the settings that must agree, by name, and a proof from both sides that they know the same key. What a
- * protocol has to say on top is its payload, which nobody here looks into. docs/wire.md has the bytes, docs/design/0015
+ * The handshake that starts every connection, whatever its protocol: identity (protocol, version, build, host), the
+ * settings that must agree, by name, and a proof from both sides that they have the same key. Data specific to a
+ * protocol goes into the payload, which this module does not interpret. docs/wire.md has the bytes, docs/design/0015
  * the reasons.
  *
  *    connecting side                                     accepting side
- *     | hello: protocol, nonce, settings, payload -------> |  HELLO: the payload says which key, or that it is nobody's
+ *     | hello: protocol, nonce, settings, payload -------> |  HELLO: the payload selects the key, or has no owner
  *     | <-------------------------- challenge: nonce ----- |  \ only where there
  *     | proof: MAC over both ----------------------------> |  / is a key            PROVED: a peer, to be answered
  *     | <=============== TLS 1.3, for its keys ==========> |  only if both encrypt, and before PROVED
@@ -16,12 +16,12 @@
  * cover everything that went over the wire before them, with a nonce of each side in it and a label for each role: a
  * recorded or reflected one is worth nothing.
  *
- * Encryption is offered in the hello and agreed on in the challenge, which the MACs cover: nobody on the way can talk two
- * sides out of it. TLS (tls.h) runs with whoever has proved itself, under a pre-shared key that is bound to both nonces;
- * its keys seal (base/seal.h) what follows the answer.
+ * Encryption is offered in the hello and agreed on in the challenge, which the MACs cover: a man in the middle cannot
+ * make two sides drop it. TLS (tls.h) runs with an authenticated peer only, under a pre-shared key that is bound to
+ * both nonces; its keys seal (base/seal.h) what follows the answer.
  *
  * This is a state machine over bytes; it never blocks or logs, and allocates for TLS only. inet_handshake_move is the same
- * over a socket. Foreign lengths are never trusted. Keys are borrowed, and known to nobody else (inet/settings.h).
+ * over a socket. Foreign lengths are never trusted. Keys are borrowed, and stay within inet/settings.h.
  */
 #ifndef GANTRY_INET_HANDSHAKE_H
 #define GANTRY_INET_HANDSHAKE_H
@@ -126,13 +126,13 @@ struct inet_handshake {
 	size_t payload_size;
 
 	enum gantry_cipher cipher; /* that both agree on */
-	struct inet_seals seals;   /* DONE: for what follows the answer. Whoever takes them clears this */
+	struct inet_seals seals;   /* DONE: for what follows the answer. The caller that takes them clears this */
 
 	gantry_result error; /* FAILED */
 	char text[INET_TEXT_SIZE];
 
-	/* The machine's. What was said so far, but for the proof: what the MACs cover. */
-	size_t at, got;	    /* where the message that is being heard begins, and how much of it is there */
+	/* Internal. The transcript so far, except the proof: what the MACs cover. */
+	size_t at, got;	    /* where the incoming message begins, and how many of its bytes have arrived */
 	const uint8_t *out; /* what is to be sent */
 	size_t out_size;
 	uint64_t starved_since; /* ns: the kernel has no memory for it (ENOBUFS) since then; 0: it has */
@@ -159,7 +159,7 @@ enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n);
 enum inet_event inet_handshake_challenge(struct inet_handshake *h, const struct inet_key *key);
 /* The answer to INET_PROVED: DONE, or FAILED. */
 enum inet_event inet_handshake_accept(struct inet_handshake *h, const void *payload, size_t payload_size);
-/* r: one of those that a refusal can carry (VERSION, SETTING, AUTH, REFUSED, LIMIT). The peer is told the text. */
+/* r: one of those that a refusal can carry (VERSION, SETTING, AUTH, REFUSED, LIMIT). The text is sent to the peer. */
 enum inet_event inet_handshake_refuse(struct inet_handshake *h, gantry_result r, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

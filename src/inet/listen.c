@@ -72,7 +72,7 @@ static void count_stranger(const struct inet_conn *c, const char *why)
 			 why, (unsigned long long)n);
 }
 
-/* The hand-shake has failed, or nobody waits for its end. */
+/* The handshake has failed, or no caller waits for its result. */
 static void conn_lost(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	inet_handshake_move(&c->shake, c->source.fd); /* a refusal, as far as its socket takes it */

@@ -25,15 +25,16 @@ struct inet_conn;
 /* A protocol that is served here. The entries are called with the lock, and may free the connection. */
 struct inet_service {
 	struct inet_protocol protocol;
-	/* It has said hello: inet_conn_challenge or inet_conn_refuse. Of another version only what stays where it is
-	 * in all versions may be looked at in the payload. */
+	/* The hello has arrived: call inet_conn_challenge or inet_conn_refuse. If it is of another version, only the
+	 * parts of the payload whose place is fixed in all versions may be read. */
 	void (*hello)(struct inet_conn *c);
 	/* It is a peer: inet_conn_accept or inet_conn_refuse, now or later. */
 	void (*proved)(struct inet_conn *c);
 	/* It was refused, left, or was too late: shake.error and shake.text say why, shake.proved whether it was a
 	 * peer. It is freed after this. NULL: no matter. */
 	void (*lost)(struct inet_conn *c);
-	bool warns; /* of who fails to prove itself: the service has no other way to tell its user */
+	bool warns; /* about peers that fail to authenticate: the service cannot report them to its user in another
+		     * way */
 	/* The module's. */
 	struct gantry_list node;
 	int refs; /* ports that are open for it */
@@ -67,7 +68,7 @@ extern struct inet_arrivals {
 extern uint64_t inet_strangers;
 
 /* Listens for the service on `addr` and its port, or, if it has none, one of GANTRY_PORT_RANGE; or shares the port of
- * whoever in this process listens on that address (and port) already. */
+ * another service of this process that already listens on that address (and port). */
 gantry_result inet_port_get(struct inet_service *s, const struct gantry_addr *addr, struct inet_port **ret_port)
 	REQUIRES(loop_mu);
 void inet_port_put(struct inet_service *s, struct inet_port *p) REQUIRES(loop_mu); /* NULL is fine */

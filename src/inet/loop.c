@@ -253,7 +253,7 @@ static gantry_result start_thread(void) REQUIRES(loop_mu)
 	store_seq(&l->woken, 0);
 	l->now = gantry_now_ns();
 	TRY(gantry_thread_start("gantry-service", run_loop, NULL, &l->thread));
-	pthread_detach(l->thread); /* nobody waits for its end, but for exit */
+	pthread_detach(l->thread); /* no thread waits for its end, except exit */
 	l->running = 1;
 	l->owner = getpid();
 out:

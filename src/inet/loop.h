@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop: one epoll instance and one service thread per process, for everything that must go on while nobody calls.
- * Its clients are the TCP network, the control plane and the watchdog. docs/design/0014 has the reasons.
+ * The loop: one epoll instance and one service thread per process, for everything that must proceed without calls from
+ * the user. Its clients are the TCP network, the control plane and the watchdog. docs/design/0014 has the reasons.
  *
  * Lock: loop_mu protects the loop and all that its clients keep for it. The thread holds it while it works, never while
- * it waits, so whoever holds it holds it for a moment and calls nothing that may block. Order: loop_mu, then the locks
- * of links and ports.
+ * it waits; every holder keeps it briefly and calls nothing that may block. Order: loop_mu, then the locks of links and
+ * ports.
  *
  * A pass of the thread: wait for events or for the earliest due time of a client; tell sources that are ready; let
  * every client do its part (pass), in which a client may let go of the lock for what takes longer; clients that have
@@ -14,11 +14,12 @@
  * the thread.
  *
  * Events. epoll carries the number of a source and not its address, and numbers are never used again. So an event of a
- * source that was closed meanwhile, by another event of the same pass or by another thread, finds nothing: sources may
- * be closed, and freed, by anybody who has the lock and at any time.
+ * source that was closed meanwhile, by another event of the same pass or by another thread, finds nothing: any holder
+ * of the lock may close and free sources, at any time.
  *
- * Waking. Whoever has queued something calls inet_loop_wake. The thread reads the eventfd, then clears `woken`, then
- * looks at the queues: what was queued before `woken` was cleared is found by that look, what comes later writes anew.
+ * Waking. A thread that has queued something calls inet_loop_wake. The service thread reads the eventfd, then clears
+ * `woken`, then looks at the queues: entries queued before `woken` was cleared are found by that look, later ones write
+ * the eventfd again.
  *
  * Fork. A child has no thread, but copies of all descriptors, which would hide the death of its parent from the peers.
  * So these are closed in the child. There the loop starts afresh with what is made there; what the parent made is
@@ -63,7 +64,7 @@ struct inet_client {
 	/* The loop's. */
 	struct gantry_list node;
 	int active;
-	uint64_t planned; /* what due said before this pass */
+	uint64_t planned; /* result of due before this pass */
 };
 
 struct inet_loop {
@@ -116,7 +117,7 @@ void inet_source_set(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
 /* It is not watched any more; the descriptor is the caller's. */
 int inet_source_release(struct inet_source *s) REQUIRES(loop_mu);
 void inet_source_close(struct inet_source *s) REQUIRES(loop_mu);
-/* The same, but the peer is not told that this side has ended: for connections that go on over other sockets. */
+/* The same, without notifying the peer that this side has ended: for connections that continue over other sockets. */
 void inet_source_reset(struct inet_source *s) REQUIRES(loop_mu);
 
 /* A child of the process that made this: its copy is of no use. */
@@ -129,8 +130,8 @@ gantry_result inet_refuse_forked(const char *what);
 /* For in_child: what was the parent's. Kept, because the program has pointers to it. */
 void inet_abandon(struct gantry_list *list) REQUIRES(loop_mu);
 
-/* When to try again after so many failures: pauses grow, and differ, so that many who failed together do not come back
- * together. */
+/* When to retry after so many failures: pauses grow and are randomised, so that processes that failed together do not
+ * retry together. */
 uint64_t inet_retry_at(uint64_t now, uint32_t failures);
 
 #endif

@@ -17,7 +17,7 @@ _Static_assert((int)PARAM_ENCRYPT_OFF == INET_ENCRYPT_OFF && (int)PARAM_ENCRYPT_
 		       (int)PARAM_ENCRYPT_REQUIRE == INET_ENCRYPT_REQUIRE,
 	       "the parameter's words are the hand-shake's");
 
-/* Whoever asks for encryption must not find out later that there was none. */
+/* A user who enables encryption must get an error, not an unencrypted connection. */
 static gantry_result check_encryption(const char *secret)
 {
 	if (gantry_params()->encrypt == PARAM_ENCRYPT_OFF)
@@ -58,7 +58,7 @@ gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[I
 	return GANTRY_OK;
 }
 
-/* ---- ports and what peers are told ---- */
+/* ---- ports and the address given to peers ---- */
 
 enum inet_resume inet_resume_says(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the user has set about this host's part in the network, read in one place: keys (GANTRY_SECRET,
- * GANTRY_SECRET_FILE), ports (GANTRY_PORT_RANGE), what peers are told (GANTRY_ADVERTISE), interfaces and family
+ * GANTRY_SECRET_FILE), ports (GANTRY_PORT_RANGE), the address given to peers (GANTRY_ADVERTISE), interfaces and family
  * (GANTRY_IFNAME, GANTRY_FAMILY, and NCCL's names for them).
  */
 #ifndef GANTRY_INET_SETTINGS_H
@@ -22,7 +22,7 @@ enum inet_resume { INET_RESUME_NO, INET_RESUME_YES, INET_RESUME_BETWEEN_HOSTS, I
 enum inet_resume inet_resume_says(void);
 bool inet_resume_wanted(enum inet_resume said, bool same_host);
 
-/* What peers are told to connect to: the bound address, or GANTRY_ADVERTISE with, if that has none, the bound port. */
+/* The address that peers connect to: the bound address, or GANTRY_ADVERTISE with, if that has none, the bound port. */
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);
 
 /* GANTRY_IFNAME, else NCCL_SOCKET_IFNAME, else "" (borrowed); GANTRY_FAMILY, else NCCL_SOCKET_FAMILY, else AF_UNSPEC. */

@@ -189,8 +189,8 @@ out:
 }
 
 /*
- * Who connects to a port of the kernel's own range while nobody listens there may be given that very port to come from.
- * TCP then connects the socket to itself, and the one who ought to listen finds his port in use.
+ * A socket that connects to a port in the kernel's own range while nothing listens there may be given that very port as
+ * its local port. TCP then connects the socket to itself, and the intended listener finds its port in use.
  */
 static int met_itself(int fd, const struct gantry_addr *to)
 {

@@ -56,7 +56,7 @@ bool sock_fd_reserve(long n, long spare);
  * TCP's back-off, bounded by a deadline.
  *
  * While packets are lost TCP waits twice as long before each retransmission: after an outage the next one comes up to
- * as long again as the outage took, which may be past the deadline of whoever waits. Where the kernel can cap the
+ * as long again as the outage took, which may be past the waiter's deadline. Where the kernel can cap the
  * waiting time finely enough (TCP_RTO_MAX_MS, Linux 6.15, not below 1 s) sock_tune does that and nothing is left to do
  * here.
  *
@@ -64,11 +64,12 @@ bool sock_fd_reserve(long n, long spare);
  * than the time-out; whether to abort instead is decided when the timer fires, by the time-out that is in force then.
  * So a time-out that is set early and moved on before it is reached makes a retransmission go out at that very time.
  * There are three such times; the first is there so that the timer is known to stand at the second, which is the one
- * that counts, and the third is for machines where something was late. Each is moved on early, and whoever does so may
- * be late by as much before the kernel aborts, in the middle of an outage. At all other times the time-out is so long
+ * that counts, and the third is for machines where something was late. Each is moved on early; the caller that does so
+ * may be late by as much before the kernel aborts, in the middle of an outage. At all other times the time-out is so
+ * long
  * that the kernel never decides: neither an outage nor a peer that does not read for a while is an error of TCP's.
  */
-/* Belongs to whoever calls; zero to begin with. */
+/* Owned by the caller; initialised to zero. */
 struct sock_backoff {
 	uint64_t acked;	       /* bytes, as the kernel counts */
 	uint64_t since;	       /* ns: something is out, and nothing was acknowledged from then on; 0: nothing is out */
@@ -86,7 +87,7 @@ static inline uint64_t sock_backoff_interval(uint64_t timeout_ns)
 
 /* A look at the socket. 1: something is not acknowledged, call again after the interval. */
 int sock_backoff_tick(struct sock_backoff *b, int fd, uint64_t now_ns, uint64_t timeout_ns);
-/* Nobody waits for this socket any more: the kernel gives it up by itself after the deadline. */
+/* No thread waits for this socket any more: the kernel drops it after the deadline. */
 void sock_backoff_leave(int fd, uint64_t timeout_ns);
 
 #endif

@@ -135,8 +135,8 @@ static void remove_dead(const char *dir)
 		closedir(d);
 }
 
-/* 0 when there is such a folder and nobody else could put or replace something in it, else an errno. The user's own choice is
- * trusted. */
+/* 0 if the folder exists and no other user can create or replace files in it, else an errno. A folder that the user has
+ * set is trusted. */
 static int prepare_dir(const char *dir)
 {
 	struct stat st;
@@ -281,7 +281,7 @@ static void on_reader(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 		read_request(r);
 }
 
-/* A free place, or that of the one who has had most of its time. */
+/* A free entry, or the one that has used most of its time. */
 static struct reader *take_place(void) REQUIRES(loop_mu)
 {
 	struct reader *oldest = &stats.readers[0];

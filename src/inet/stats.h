@@ -18,7 +18,7 @@
 #include "base/metrics.h"
 #include "inet/loop.h"
 
-/* Somebody with counters. Static, as the loop's clients are. */
+/* A provider of counters. Static, as the loop's clients are. */
 struct inet_stats_source {
 	void (*collect)(struct gantry_metrics *m); /* under loop_mu */
 	int passive;				   /* shown while others are, and no reason to run for */

@@ -146,7 +146,7 @@ int inet_tls_input(struct inet_tls *t, const uint8_t *record, size_t n, char *wh
 		return -1;
 	}
 	rc = o->SSL_do_handshake(t->ssl);
-	if (rc == 1) { /* psk_dhe_ke of TLS 1.3 and nothing less; a record behind the last belongs to nobody */
+	if (rc == 1) { /* psk_dhe_ke of TLS 1.3 and nothing less; any record after the last one is an error */
 		if (o->SSL_session_reused(t->ssl) && o->SSL_version(t->ssl) == TLS1_3_VERSION &&
 		    !o->BIO_ctrl_pending(t->in))
 			return 1;

@@ -124,7 +124,7 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
 			FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the plugin has no " #entry " (v%d)", (c)->label,         \
 				 (c)->net.version);                                                                    \
 	} while (0)
-/* A place for a result as NCCL leaves it: for `gantry check` not initialised, which is a value that can be told. */
+/* A variable for a result as NCCL leaves it: for `gantry check` uninitialised, a value that can be recognised. */
 #define UNWRITTEN(c, value) memset(&(value), (c)->nccl ? GANTRY_NET_UNWRITTEN : 0, sizeof(value))
 /* The end of an operation with a pointer as its result, which is written only on success. */
 #define RETURN_WITH(ret, value)                                                                                        \

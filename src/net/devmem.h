@@ -81,7 +81,7 @@ struct devmem_binding {
 	uint64_t abandoned; /* fragments that were not given back before their flow ended; relaxed (frags.c) */
 	/*
 	 * Reported bytes may still be on their way to the memory: copies in the device's queue GANTRY_COPY_IN find them
-	 * there, everybody else when a fence of that queue is reached that was taken after receive has returned.
+	 * there, all other readers once a fence of that queue is reached that was taken after receive has returned.
 	 */
 	int late;
 };

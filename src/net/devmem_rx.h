@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving side of device memory: what a receive brought (fragments), who still needs it (tokens), the memory it
- * lies in (pool), and what a kernel is told of a message (table).
+ * The receiving side of device memory: the result of a receive (fragments), their users (tokens), the memory they lie
+ * in (pool), and the description of a message for a kernel (table).
  */
 #ifndef GANTRY_NET_DEVMEM_RX_H
 #define GANTRY_NET_DEVMEM_RX_H
@@ -51,13 +51,14 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 			   struct devmem_list *ret_list);
 
 /*
- * The tokens of one flow: who still needs the page, and giving them back in few calls.
+ * The tokens of one flow: how many users a page still has, and returning tokens in few calls.
  *
- * A fragment may belong to two messages: its token counts its users. When the last one lets go it is queued; a flush
- * sorts what is queued, merges neighbours, and keeps the kernel's limits per call (128 ranges, 1024 fragments). The
- * kernel says how many it freed: any other number than asked for is a bug of ours, and is said as ERR_INTERNAL.
+ * A fragment may belong to two messages: its token counts its users. When the last one releases it, it is queued; a
+ * flush sorts the queue, merges neighbours, and keeps the kernel's limits per call (128 ranges, 1024 fragments). The
+ * kernel returns how many it freed: any other number than requested is a bug of ours, and is reported as ERR_INTERNAL.
  *
- * What is queued and below DEVMEM_FLUSH_AT stays queued until somebody flushes: whoever finds nothing to do should.
+ * What is queued and below DEVMEM_FLUSH_AT stays queued until a thread flushes: a thread that finds nothing to do
+ * should.
  *
  * Threads: any. The mutex stays locked while the kernel is called, which takes no lock of the socket.
  */
@@ -87,7 +88,7 @@ void devmem_tokens_free(struct devmem_tokens *t);
 /* Tokens that receive has just brought: one user each. ERR_PROTOCOL: one is out already, or none; those before it are
  * taken. Only this call allocates. */
 gantry_result devmem_tokens_take(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n);
-/* One user more. ERR_INTERNAL: nobody had it. */
+/* One user more. ERR_INTERNAL: the token had no user. */
 gantry_result devmem_tokens_use(struct devmem_tokens *t, uint32_t token);
 /* One user less of each; flushes by itself when DEVMEM_FLUSH_AT are queued. ERR_INTERNAL: one of them had no user; the
  * others are dropped all the same. */
@@ -175,9 +176,9 @@ static inline uint64_t devmem_pool_page_offset(const struct devmem_pool *p, uint
  * after that lands there at once: one entry per page. So a message always fits, whatever it was cut into, if it has at
  * most `max` pages (4 MiB: 1024), or the table says AGAIN: too few landing pages are free now.
  *
- * To wait for landing pages may be to wait for ever, if those who hold them are consumed only after this message. Who
- * knows the message's destination gives it as `direct`: bytes that find no landing page are copied there, and need no
- * entry. Then there is no AGAIN.
+ * Waiting for landing pages may be waiting for ever, if the messages that hold them are consumed only after this one. A
+ * caller that knows the message's destination passes it as `direct`: bytes for which no landing page is free are copied
+ * there, and need no entry. Then there is no AGAIN.
  *
  * The table remembers which tokens and landing pages it uses until devmem_table_release: then the kernel that read them
  * is done. A table belongs to one message at a time; its owner's lock protects it.

@@ -3,8 +3,8 @@
  * Opening plugin libraries: candidates, the dynamic linker, and what is inside.
  *
  * A list is tried from left to right, and each name in it as libnccl-net-NAME.so
- * and then as NAME. Why a candidate was not taken is said once in the log and
- * once more, all together, when none is left.
+ * and then as NAME. The reason why a candidate was not taken is logged once, and all reasons together when no candidate
+ * is left.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_LOADER
 #include "net/loader.h"
@@ -68,7 +68,7 @@ static const char *machine_name(unsigned int machine)
 	return "another processor";
 }
 
-/* The machine that an ELF file was made for; EM_NONE when it cannot be told. */
+/* The machine that an ELF file was made for; EM_NONE if it cannot be determined. */
 static unsigned int elf_machine(const char *file)
 {
 	Elf64_Ehdr h; /* e_machine is at the same place in 32-bit files */

@@ -91,7 +91,7 @@ struct gantry_net_config {
 	int traffic_class; /* DSCP/TOS level, or GANTRY_NET_UNDEF */
 	/* Below: Gantry's own; zero is how it was before there was UNPACK. */
 	int unpack;	       /* enum gantry_net_unpack */
-	int own_reports;       /* whoever asks looks for stalls itself, as it does without a config */
+	int own_reports;       /* the caller detects stalls itself, as it does without a config */
 	int carries_all;       /* one connection to each peer carries all channels: it gets more lanes */
 	int standing_receives; /* some receives wait for what may never be sent: a peer that closes is no error */
 	struct gantry_device *device; /* borrowed, must outlive the context: whose memory is sent from and received
@@ -164,8 +164,8 @@ struct gantry_net_ops {
 				void **ret_request);
 	/* Is isendv faster than a copy to one place and isend? That may end while messages are on their way. */
 	int (*isendv_pays)(struct gantry_net *net, void *comm);
-	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so those
-	 * that nobody receives take none of the room that messages of other tags need. Of a send comm. */
+	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so messages
+	 * without a receive do not use the room that messages of other tags need. Of a send comm. */
 	gantry_result (*hold)(struct gantry_net *net, void *comm, int tag);
 	/* The opposite: from now on messages of this tag may leave before their receive is posted though they are large,
 	 * up to half of the room for such messages; alone: if they are the only ones on their way. Of a send comm. */
@@ -193,7 +193,7 @@ struct gantry_net *gantry_net_tcp(void);
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
 /* What its init was given. */
 uint64_t gantry_net_tcp_comm_id(const void *ctx);
-/* Who is at the other end of a comm of it: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
+/* The other end of a comm: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
 const char *gantry_net_tcp_peer(const void *comm);
 /* The i-th message of a request that is not done, as events of the trace name it. *event: the caller's, until then; NULL
  * at first. 0: there is no such message. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What net.h's structs and NCCL's have in common. Properties of a device as COPY(our name, NCCL's name), by version: every
- * version kept the fields of the one before and added some, in other places. Names and fused devices (v9) are no plain
- * copies: whoever uses the lists sees to them.
+ * version kept the fields of the one before and added some, in other places. Names and fused devices (v9) are not plain
+ * copies: users of the lists handle them.
  */
 #ifndef GANTRY_NET_PROPS_H
 #define GANTRY_NET_PROPS_H

@@ -3,21 +3,23 @@
  * Copies that kernels of the GPU's users may be waiting for, and how it is known that they are over.
  *
  * There are only two streams for all copies of a process, with a priority of their own: a copy that shares the queue of
- * a kernel which waits for that copy would wait for ever. Who wants a copy leaves a request, and whoever finds nobody
- * at the driver, which has one lock per GPU and process, makes the calls for all requests that there are. The GPU
- * itself says how far it is, by a store to host memory in stream order: who waits looks at that word. Requests about
- * neighbours become one copy while they wait, and they wait until enough has come together or somebody asks for a
- * fence; only then does the GPU write. docs/design/0010-copies-that-kernels-wait-for.md has the measurements.
+ * a kernel which waits for that copy would wait for ever. A caller that needs a copy leaves a request; if no other
+ * thread is inside the driver, which has one lock per GPU and process, the caller makes the driver calls for all
+ * pending requests. The GPU reports its progress by a store to host memory in stream order, and waiters poll that word.
+ * Requests for neighbouring bytes are merged into one copy while they wait, and they wait until enough has accumulated
+ * or a caller takes a fence; only then does the GPU write. docs/design/0010-copies-that-kernels-wait-for.md has the
+ * measurements.
  *
  * What is left: a program that makes the driver wait for the whole GPU while a kernel waits for a copy (loading a
  * kernel for the first time does that, unless CUDA_MODULE_LOADING=EAGER). Then the driver holds its lock, and no copy
- * begins. And who is at the driver stays there as long as others leave requests.
+ * begins. And the thread that is inside the driver stays there as long as others leave requests.
  *
  * Order. A fence is the number of requests that there were when it was taken; the word is the number of requests whose
  * copies are over. A request that is widened by a neighbour after a fence was taken only makes that fence wait for
- * more. Bytes that a request's source holds are visible to whoever makes the calls by the lock of the requests, and to
- * the GPU by the calls. No fence is forgotten: who takes one looks afterwards whether somebody is at the driver, and
- * who was there looks after leaving whether there are requests or fences; both in one order (sequentially consistent).
+ * more. Bytes in a request's source are visible to the thread that makes the calls through the lock of the requests,
+ * and to the GPU through the calls. No fence is lost: a thread that takes one checks afterwards whether a thread is
+ * inside the driver, and the thread that was inside checks after leaving whether there are requests or fences; both in
+ * one order (sequentially consistent).
  *
  * Users rely on the order of the queue: bytes are copied to a page of the pool, and from there to where the message
  * lies, without a fence in between; and a page gets new bytes while the copy of its old ones waits. So a copy that
@@ -26,8 +28,8 @@
  * order. A source holds its bytes until a fence is reached, or is a mirror, always copied to the same place: what a
  * copy brings too early or half is brought again by the copy that is asked for after the bytes were written.
  *
- * Errors. The first one ends its queue, for all; it is told when nothing of that queue is copied any more, so that
- * memory can be used again. Requests whose copies were not begun stay where they are.
+ * Errors. The first one ends its queue, for all users; it is reported only when nothing of that queue is being copied
+ * any more, so that memory can be used again. Requests whose copies were not begun stay where they are.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <sched.h>
@@ -70,8 +72,8 @@ static int run_dry(cu_stream stream)
 	return 1;
 }
 
-/* Nobody is at the driver any more. Requests are left only after an error, or where nobody has asked for a fence. But
- * copies may run that nobody has waited for, and their fences are stores to `words`.
+/* No thread is inside the driver any more. Requests are left only after an error, or where no caller has taken a fence.
+ * But copies without a waiter may still run, and their fences are stores to `words`.
  */
 void gantry_cuda_queues_close(struct cuda_gpu *g)
 {
@@ -129,8 +131,8 @@ static int fence_wanted(const struct cuda_copy_queue *q)
 	return load_seq(&q->wanted) > load_seq(&q->fenced);
 }
 
-/* Begins the copies of all requests, and has the GPU say so if somebody asks. Nobody else is at this queue's driver
- * calls. */
+/* Begins the copies of all requests, and has the GPU publish the fence if a caller needs it. No other thread makes this
+ * queue's driver calls. */
 static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
 {
 	gantry_result r = GANTRY_OK;
@@ -145,7 +147,7 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
 			CU(cu.memcpy_async(requests[i].dst, requests[i].src, requests[i].size, q->stream),
 			   "copy %zu bytes from %#llx to %#llx", requests[i].size, (unsigned long long)requests[i].src,
 			   (unsigned long long)requests[i].dst);
-	begun = load_relaxed(&q->taken); /* nobody else takes */
+	begun = load_relaxed(&q->taken); /* this is the only thread that takes */
 	if (fence_wanted(q)) {
 		CU(write_fence(q, (uint32_t)begun), "write a fence of gpu %d", g->base.index);
 		store_seq(&q->fenced, begun);
@@ -162,12 +164,12 @@ static gantry_result error_of(struct cuda_copy_queue *q)
 	return load_acquire(&q->error);
 }
 
-/* Makes the calls that are to be made, unless somebody is at it. */
+/* Makes the pending driver calls, unless another thread is making them. */
 static void begin_all(struct cuda_gpu *g, struct cuda_copy_queue *q)
 {
 	while ((load_seq(&q->taken) != load_seq(&q->put) || fence_wanted(q)) && error_of(q) == GANTRY_OK &&
 	       !exchange_seq(&q->at_driver, 1)) {
-		gantry_result r = error_of(q); /* who was here before us may have left it since we looked */
+		gantry_result r = error_of(q); /* the previous thread in the driver may have set it since we looked */
 
 		if (r == GANTRY_OK)
 			r = begin(g, q);

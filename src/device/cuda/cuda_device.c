@@ -191,7 +191,7 @@ static void gpu_close(struct gantry_device *dev)
 		gpus[dev->index] = NULL;
 		gone = g;
 	}
-	/* Within the lock: who opens this GPU again at once finds it closed, not half closed. */
+	/* Within the lock: a thread that reopens this GPU at once finds it closed, not half closed. */
 	gpu_destroy(gone);
 	cuda_gpus_mu_unlock(&cuda_gpus_mu_one);
 }

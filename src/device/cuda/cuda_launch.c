@@ -4,7 +4,7 @@
  *
  * Where blocks wait for each other through their connections, all of a launch must run at the same time. A grid that
  * does not fit beside nothing else is refused here; that the rest of the GPU is free in time is up to the program, as
- * with every communication library. Kernels whose blocks wait for nobody (kernels.h) may have any number.
+ * with every communication library. Kernels whose blocks do not wait for each other (kernels.h) may have any number.
  *
  * Loading is done early and completely: the driver may wait for running kernels when it loads one, and a running kernel
  * may be waiting for the one that is to be loaded.

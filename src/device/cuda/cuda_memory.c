@@ -120,9 +120,9 @@ gantry_result gantry_cuda_free_mapped(struct gantry_device *dev, void *host)
 }
 
 /*
- * What map_host was called for. Registering is a matter of the process, not of one GPU, and the driver refuses a second
- * time: so there is one list for all, with counts. Memory that somebody else registered (NCCL, the program) is used
- * and left alone at the end.
+ * The regions passed to map_host. Registering is per process, not per GPU, and the driver refuses a second
+ * registration: so there is one list for all GPUs, with counts. Memory that other code registered (NCCL, the program)
+ * is used and left registered at the end.
  */
 struct map {
 	struct gantry_list link;
@@ -318,7 +318,7 @@ gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void 
  * A handle names a whole allocation and a place in it:
  *
  *   bytes 0..63   the driver's handle of the allocation
- *   process       who exported it (base/identity.h). A process cannot open its own handle in CUDA; here it gets its
+ *   process       the exporter (base/identity.h). A process cannot open its own handle in CUDA; here it gets its
  *                 own pointer back
  *   base, size    the allocation in the exporter
  *   offset        of the exported pointer

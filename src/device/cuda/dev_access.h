@@ -61,8 +61,8 @@ DEV void dev_read2(const void *p, uint64_t *ret_a, uint64_t *ret_b)
 
 /*
  * Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. Kept in
- * L1, though nothing is used twice: that is faster (docs/design/0007-unpack-kernel.md). Whoever waits for others'
- * writes acquires, which drops L1.
+ * L1, though nothing is used twice: that is faster (docs/design/0007-unpack-kernel.md). Lanes that wait for other
+ * threads' writes acquire, which drops L1.
  */
 DEV uint4 dev_load16_if(const void *p, int yes)
 {

@@ -192,7 +192,7 @@ DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
 	dev_fence();
 	dev_store2(&s->meta, meta, where);
 }
-/* A GPU cannot make a system call: whoever waits for one polls. */
+/* A GPU cannot make a system call: a waiter polls. */
 DEV void dev_notify(struct gantry_eventcount *eventcount)
 {
 	(void)eventcount;
@@ -202,7 +202,7 @@ DEV void dev_leave(void)
 }
 
 /* Waiting. Polls of host memory cost about a microsecond each, so the abort flag is looked at about once in a
- * millisecond; a wait that has become long leaves the memory system to those who move data. */
+ * millisecond; a wait that has become long backs off to leave the memory system to lanes that move data. */
 struct dev_wait {
 	uint32_t n;
 	uint64_t began; /* dev_clock, when it had become long; 0: it has not */

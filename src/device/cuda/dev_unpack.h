@@ -37,7 +37,7 @@
  *   BATCH           descriptors that a warp takes at a time: a power of two up to 32
  */
 
-/* Whoever calls these is a whole warp. */
+/* These are called by a whole warp. */
 #define DEV_WARP_ALL 0xffffffffu
 
 DEV uint4 dev_shfl16(uint4 v, uint32_t lane)
@@ -70,9 +70,9 @@ struct dev_unpack_walk {
 };
 
 /*
- * The list is handed out in rounds: in each of them all warps get equally many descriptors, BATCH or what is left for
- * everybody. In the last round there are fewer descriptors than warps; each is split in as many parts as there are
- * warps for it. So no warp has more to do than another but for a part of a fragment.
+ * The list is handed out in rounds: in each of them all warps get the same number of descriptors, BATCH or an equal
+ * share of what is left. In the last round there are fewer descriptors than warps; each is split into as many parts as
+ * there are warps for it. So no warp has more to do than another, except for a part of a fragment.
  */
 template <class FORM>
 DEV void dev_unpack_share(struct dev_unpack_walk *w)

@@ -35,7 +35,7 @@ struct dev_unpack_sum_item {
 	uint32_t end; /* 16 more than where the element that starts at this lane belongs, from the item's first vector
 			 on; 0: none does */
 };
-/* In the shift of an item, in all lanes alike: somebody has a byte. */
+/* In the shift of an item, in all lanes alike: at least one lane has a byte. */
 enum { DEV_UNPACK_ENDS = 64 };
 
 /* In `bytes` of a place: the next fragment has all of the rest of the last element. */

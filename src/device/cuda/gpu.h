@@ -36,13 +36,13 @@ struct cuda_copy_queue {
 	uint64_t put, taken; /* requests so far, and those taken to the driver; atomic, written with the lock */
 	uint64_t bytes;	     /* of those that wait, or a little more; with the lock */
 	uint64_t wanted;     /* atomic: the highest fence that was given out */
-	int at_driver;	     /* atomic: somebody makes the calls, for all */
+	int at_driver;	     /* atomic: a thread is making the driver calls, for all */
 	gantry_result error; /* atomic: nothing is copied any more */
 
 	cu_stream stream; /* owned */
 	uint32_t *word;	  /* in mapped memory: so many requests' copies are over; written by the GPU */
 	cu_ptr word_dev;  /* the same for the GPU */
-	uint64_t fenced;  /* atomic: what the word will be; written by who is at the driver */
+	uint64_t fenced;  /* atomic: what the word will be; written by the thread inside the driver */
 };
 
 struct cuda_gpu {
@@ -50,7 +50,7 @@ struct cuda_gpu {
 	uint32_t refs;		   /* under the lock of cuda_device.c */
 	cu_device device;
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
-	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
+	cu_stream side; /* non-blocking, for copies and clearing that must not wait for any kernel */
 	struct cuda_copy_queue queues[GANTRY_COPY_QUEUES];
 	void *words; /* owned, mapped: theirs */
 	uint32_t sms;

@@ -27,7 +27,7 @@ unsigned gantry_cuda_wait(cu_stream stream)
 	return e;
 }
 
-/* With a priority that nobody else is likely to use, next to the highest. */
+/* With a priority that other code is unlikely to use, next to the highest. */
 unsigned gantry_cuda_stream_apart(cu_stream *ret_stream)
 {
 	int least = 0, greatest = 0;
@@ -82,7 +82,7 @@ gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, s
 	return GANTRY_OK;
 }
 
-/* A stream that was wrapped is not ours to end. The first error is the one that is told. */
+/* A wrapped stream is not ours to destroy. The first error is the one reported. */
 static unsigned end_stream(const struct cuda_stream *s)
 {
 	unsigned e = gantry_cuda_wait(s->native), destroyed = s->owned ? cu.stream_destroy(s->native) : CUE_SUCCESS;

@@ -14,7 +14,7 @@
 #define DEV static inline __attribute__((unused))
 #define DEV_SLEEPS 1			/* kernels sleep on eventcounts */
 #define DEV_SHARED static _Thread_local /* never used with several lanes; see dev_share */
-#define DEV_TRIES 1			/* looks at a line before somebody else gets a chance */
+#define DEV_TRIES 1			/* looks at a line before yielding to other threads */
 
 /* Tests that compile the bodies themselves may stretch the moments before and inside each publication. */
 #ifdef GANTRY_TEST_DELAYS
@@ -34,7 +34,7 @@ struct dev_team {
 	uint32_t generation; /* written by the last lane to arrive; the futex word of those that sleep */
 	uint32_t sleeping;   /* lanes asleep, or about to be */
 	uint64_t box[8];     /* lane 0's, for dev_share */
-	uint32_t no;	     /* lanes that said no, for dev_all; fetch_add by lanes, reset by lane 0 */
+	uint32_t no;	     /* lanes that voted no, for dev_all; fetch_add by lanes, reset by lane 0 */
 	uint64_t sum;	     /* the same for dev_sum */
 };
 
@@ -52,7 +52,7 @@ struct dev_thread {
 	struct gantry_eventcount *eventcount;
 	const struct gantry_help *help;
 	struct dev_team *team;	   /* NULL: one lane */
-	struct dev_ending *ending; /* of the launch; NULL: nobody asks */
+	struct dev_ending *ending; /* of the launch; NULL: not needed */
 };
 extern _Thread_local struct dev_thread dev_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
 

@@ -35,7 +35,7 @@ struct host_copy_queue {
 	struct host_queue_mu lock;    /* of stream and fences, and of their order */
 	struct gantry_stream *stream; /* owned; made on first use */
 	uint64_t fences;	      /* given out */
-	uint64_t reached;	      /* release by the stream's thread, acquire by who waits */
+	uint64_t reached;	      /* release by the stream's thread, acquire by waiters */
 };
 
 /* One per process. Streams hold references, so it outlives them. */
@@ -61,7 +61,7 @@ static inline struct host_device *host_device(struct gantry_device *dev)
 
 /* host_memory.c */
 int gantry_host_file_of(const void *ptr); /* of an allocation; -1: it was closed */
-/* Maps a memfd of another process, whose size nobody can change, until ipc_close; the file stays the caller's. */
+/* Maps a memfd of another process, whose size is sealed, until ipc_close; the file stays the caller's. */
 gantry_result gantry_host_import(int fd, size_t size, void **ret_ptr);
 int gantry_host_can_dmabuf(void);
 
@@ -118,13 +118,13 @@ struct gantry_stream {
 	struct gantry_cond done_cond;
 	/* Each on a line of its own. All seq_cst, because each end looks at the other's before it sleeps. */
 	char pad0[128];
-	uint64_t tail; /* items enqueued; written by producers, read by who does them */
+	uint64_t tail; /* items enqueued; written by producers, read by the runner */
 	char pad1[120];
-	uint64_t done;	 /* items done, so their places are free; written by who does them */
-	uint32_t runner; /* somebody does items: the worker, or a thread that waits for them */
+	uint64_t done;	 /* items done, so their places are free; written by the runner */
+	uint32_t runner; /* a thread is running items: the worker, or one that waits for them */
 	uint32_t lazy;	 /* the worker looks by itself every now and then: producers need not wake it */
 	char pad2[112];
-	uint64_t wake_at; /* the lowest `done` that somebody sleeps for; written under done_mu, read by the runner */
+	uint64_t wake_at; /* the lowest `done` that a thread sleeps for; written under done_mu, read by the runner */
 	char pad3[120];
 	struct gantry_eventcount eventcount; /* the worker's */
 	struct gantry_eventcount blocks;     /* the runner's: for the helpers of a launch */
@@ -149,7 +149,7 @@ int gantry_host_hold(struct gantry_stream *s, struct gantry_failure *f); /* take
 int gantry_host_held(struct gantry_stream *s);				 /* the runner's, before each item */
 /* What a wait returns that began when gantry_failure_now() was `since`. */
 gantry_result gantry_host_hold_result(struct gantry_stream *s, uint64_t since);
-void gantry_host_hold_release(struct gantry_stream *s); /* nobody else knows it any more */
+void gantry_host_hold_release(struct gantry_stream *s); /* no other thread has a reference */
 /* A mark's: takes the stream's failure, or returns what holds it, a reference. */
 void gantry_host_hold_mark(struct gantry_stream *s, struct gantry_failure **at);
 struct gantry_failure *gantry_host_holding(struct gantry_failure **at);

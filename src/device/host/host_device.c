@@ -36,7 +36,7 @@
 
 MUTEX_KIND(host_device_mu);
 static struct host_device_mu host_device_mu_one;
-static struct host_device *the_device GUARDED_BY(host_device_mu); /* NULL: nobody has it open */
+static struct host_device *the_device GUARDED_BY(host_device_mu); /* NULL: not open */
 
 /* ---- streams ---- */
 
@@ -45,7 +45,7 @@ enum { ITEMS = 256, MAGIC = 0x73747265, LAZY_NS = 200000, LAZY_LOOKS = 100, HELD
 static void wake_sleepers(struct gantry_stream *s)
 {
 	stream_done_mu_lock(&s->done_mu);
-	/* Those who are not there yet lower it again. */
+	/* Waiters whose value is not reached yet lower it again. */
 	store_seq(&s->wake_at, UINT64_MAX);
 	gantry_cond_broadcast(&s->done_cond);
 	stream_done_mu_unlock(&s->done_mu);
@@ -91,7 +91,8 @@ static void stop_at(struct gantry_stream *s, uint64_t at)
 	wake_sleepers(s);
 }
 
-/* Does items up to `target`, if nobody else is at it. 1: something was done. *ret_stop: the last one was STOP. */
+/* Runs items up to `target`, if no other thread is running them. 1: something was done. *ret_stop: the last one was
+ * STOP. */
 static int run_items(struct gantry_stream *s, uint64_t target, int *ret_stop)
 {
 	uint32_t nobody = 0;
@@ -117,15 +118,15 @@ static int run_items(struct gantry_stream *s, uint64_t target, int *ret_stop)
 		did = 1;
 	}
 	store_seq(&s->runner, 0);
-	/* Whoever found the place taken meanwhile has gone to sleep, or will look again. */
+	/* A thread that found the runner's place taken meanwhile has gone to sleep, or will look again. */
 	if (load_seq(&s->tail) != at && !*ret_stop)
 		gantry_eventcount_notify(&s->eventcount);
 	return did;
 }
 
 /*
- * While a program waits for what it launches, and so does it itself, the worker is not woken for each item: it looks by
- * itself, LAZY_NS after the last time, until it finds something to do, or that nobody has done anything for a while.
+ * While a program waits for what it launches, and so runs the items itself, the worker is not woken for each item: it
+ * polls, LAZY_NS after the last time, until it finds something to do, or no item has run for a while.
  */
 static void idle_stream(struct gantry_stream *s, struct gantry_waiter *w, uint64_t *seen, int *looks)
 {
@@ -312,7 +313,8 @@ static void host_close(struct gantry_device *dev)
 	host_device_mu_unlock(&host_device_mu_one);
 	if (!hd)
 		return;
-	/* Without the lock: the default stream may be busy for a while. Who opens the device now gets a new one. */
+	/* Without the lock: the default stream may be busy for a while. An open during this time creates a new
+	 * device. */
 	release_stream(hd->default_stream);
 	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
 		release_stream(hd->queues[i].stream);
@@ -330,8 +332,8 @@ gantry_result gantry_host_stream_create(struct gantry_device *dev, struct gantry
 }
 
 /*
- * The same object with one more reference: whoever has wrapped a stream destroys what it got and the stream stays. The
- * default stream has a reference of the device's from the beginning.
+ * The same object with one more reference: the caller that wrapped a stream destroys its reference and the stream
+ * stays. The device holds a reference to the default stream from the beginning.
  */
 gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
 {
@@ -370,7 +372,7 @@ gantry_result gantry_host_stream_destroy(struct gantry_device *dev, struct gantr
 	return GANTRY_OK;
 }
 
-/* It ends with its last reference, which waits for what is in it: whoever gets its address has nothing to do with that. */
+/* It ends with its last reference, which waits for its items: a new stream at the same address is unaffected. */
 gantry_result gantry_host_stream_number(struct gantry_device *dev, struct gantry_stream *s, uint64_t *ret_number)
 {
 	*ret_number = 0;

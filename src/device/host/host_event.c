@@ -2,16 +2,16 @@
 /*
  * Events: places in streams that have a time and can be waited for.
  *
- * A record makes a mark, which the stream reaches in its turn; the event holds its newest mark. Whoever waits for an
- * event waits for the mark that it had at that moment, so recording it anew, even in another stream, changes nothing
- * for it. A mark is counted: the event, the item that reaches it and every item that waits for it have a reference
- * each. So an event may be destroyed at any time. An event that nobody else uses any more takes its mark again: no
- * allocation.
+ * A record makes a mark, which the stream reaches in its turn; the event holds its newest mark. A wait for an event
+ * waits for the mark that the event had at that moment, so recording it anew, even in another stream, changes nothing
+ * for that wait. A mark is counted: the event, the item that reaches it and every item that waits for it have a
+ * reference each. So an event may be destroyed at any time. An event that has the only reference to its mark reuses the
+ * mark: no allocation.
  *
- * A mark in a stream that a failed kernel holds has that failure (hold.c): whoever waits for it gets the error.
+ * A mark in a stream that a failed kernel holds has that failure (hold.c): its waiters get the error.
  *
- * state: PENDING -> REACHED, or PENDING -> SLEPT_ON (by a waiter that then sleeps) -> REACHED. Whoever reaches it
- * exchanges the word and so knows whether there is somebody to wake.
+ * state: PENDING -> REACHED, or PENDING -> SLEPT_ON (by a waiter that then sleeps) -> REACHED. The thread that reaches
+ * it exchanges the word and so knows whether there is a sleeper to wake.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <stdlib.h>
@@ -100,7 +100,7 @@ gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_
 	return GANTRY_OK;
 }
 
-/* UNCHECKED: nobody else knows the event any more. */
+/* UNCHECKED: no other thread has a reference to the event. */
 gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e) UNCHECKED
 {
 	if (!e)
@@ -146,7 +146,7 @@ gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_
 	r = gantry_host_enqueue(s, &item, NULL);
 	gantry_host_mark_held(s, item.mark);
 	if (r != GANTRY_OK)
-		gantry_host_mark_reach(item.mark); /* nobody else will */
+		gantry_host_mark_reach(item.mark); /* no other thread will */
 	mark_put(item.mark);
 out:
 	return r;

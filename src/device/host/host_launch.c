@@ -4,7 +4,7 @@
  * so that all blocks of a launch really run at the same time, however much they wait for each other.
  *
  * A stream keeps as many helpers as its largest launch needed, from the moment that launch is enqueued: so running it
- * cannot fail, takes no lock and finds nobody in its way. They go back to the device with the stream.
+ * cannot fail, takes no lock and never waits for other users of helpers. They go back to the device with the stream.
  *
  * The usual launch has one block of one lane and costs nothing but the queue's own accesses.
  *
@@ -299,7 +299,7 @@ static struct dev_team *start_team(struct dev_team *t, uint32_t lanes)
 	return t;
 }
 
-/* Everybody but block 0's lane 0, in the order of the helpers. */
+/* All lanes except block 0's lane 0, in the order of the helpers. */
 static void start_helpers(struct gantry_stream *s, const struct host_item *item, struct dev_team *team,
 			  struct dev_ending *ending, uint32_t *pending)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the host device: each allocation is a memfd, mapped shared, so that other processes can map the same pages
- * (handles, below, and share.c). Its size is sealed, so nobody who maps it can be killed by somebody else who shrinks it.
+ * (handles, below, and share.c). Its size is sealed, so a process that maps it cannot be killed by another that shrinks
+ * it.
  *
  * Mapped memory (alloc_mapped) is between the CPU and the kernels of one process and never exported. It is anonymous:
  * a communicator has many such pieces, and each file would count against the process's limit of open ones.
@@ -125,7 +126,7 @@ static gantry_result add_entry(const struct host_mem *m) REQUIRES(host_mem_mu)
 	return GANTRY_OK;
 }
 
-/* Unmaps it, if nobody has it any more. */
+/* Unmaps it, if there is no reference left. */
 static void drop_mem(struct host_mem *m) REQUIRES(host_mem_mu)
 {
 	size_t at = (size_t)(m - table.entries);
@@ -303,11 +304,11 @@ gantry_result gantry_host_copy(struct gantry_device *dev, void *dst, const void 
 /*
  * Allocations of other processes.
  *
- * A handle says which process, which of its files and which inode; the importer opens /proc/PID/fd/N and maps it. No
- * server, no socket and no name in a file system: what the exporter closes is gone, and what it leaves behind when it
- * dies is nothing; and nobody waits, whatever the exporter does meanwhile (share.c needs somebody who serves). The price
- * is that both processes see the same /proc, that is the same host and pid namespace, and that one may look into the
- * other (the same user, and not made undumpable).
+ * A handle identifies the process, its file descriptor and the inode; the importer opens /proc/PID/fd/N and maps it. No
+ * server, no socket and no name in a file system: memory that the exporter closes is gone, and a dead exporter leaves
+ * nothing behind; and the importer never waits, whatever the exporter does meanwhile (share.c needs a serving process).
+ * The price is that both processes see the same /proc, that is the same host and pid namespace, and that one may access
+ * the other (the same user, and not made undumpable).
  *
  * A pid or a file number may have been reused since the export, so the inode is compared before the file is opened
  * (opening a stranger's device file could do things) and again afterwards.

@@ -43,7 +43,7 @@ struct visitor {
 	uint64_t user;
 };
 
-/* The socket is there while there are offers that nobody has taken. */
+/* The socket exists while there are offers that have not been taken. */
 MUTEX_KIND(share_mu);
 static struct share_mu share_mu_one;
 static struct gantry_list offers GUARDED_BY(share_mu) = {&offers, &offers};
@@ -166,7 +166,8 @@ static int is_expected(uint64_t user) REQUIRES(share_mu)
 	return 0;
 }
 
-/* The newcomer speaks at once or waits; when all places are taken, the one who has been silent longest goes. */
+/* A new connection sends its token at once or waits; when all places are taken, the one that has been silent longest is
+ * dropped. */
 static void let_in(int fd, uint64_t now) REQUIRES(share_mu)
 {
 	struct visitor v = {1, fd, now + SILENCE_NS, user_of(fd)}, *place = &visitors[0];
@@ -197,7 +198,7 @@ static void serve_visitors(void) REQUIRES(share_mu)
 		int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd < 0)
-			break; /* nobody, or no descriptor to be had: they wait in the queue */
+			break; /* no connection, or no free descriptor: connections wait in the backlog */
 		let_in(fd, now);
 	}
 }
@@ -282,10 +283,10 @@ static gantry_result call_on(struct gantry_taker *t, const struct gantry_share_a
 
 	TRY(open_socket(&fd));
 	if (connect(fd, (struct sockaddr *)&a, len) < 0) {
-		r = GANTRY_AGAIN; /* a full queue, or nobody there */
+		r = GANTRY_AGAIN; /* a full backlog, or no listener yet */
 		goto out;
 	}
-	if (user_of(fd) != user) /* before the token is told */
+	if (user_of(fd) != user) /* before the token is sent */
 		FAIL(GANTRY_ERR_AUTH, "the shared-memory socket belongs to user %llu, but the peer is user %llu",
 		     (unsigned long long)user_of(fd), (unsigned long long)user);
 	put64(word, MAGIC);

@@ -3,8 +3,8 @@
  * The privileged daemon: one thread, one poll loop, at most DEVMEM_DAEMON_CLIENTS connections. A request is done at
  * once, within the deadlines of netlink. Nothing a client sends is believed: sizes, numbers and names are checked, the
  * NIC may be fixed by the administrator, a dma-buf is what the kernel takes for one, and a flow is a socket that the
- * client could hand over, of the daemon's own network namespace: in another one anybody can make a connection between
- * any two addresses, and would get the packets of whoever has it here.
+ * client could hand over, of the daemon's own network namespace: in another namespace any process can make a connection
+ * between any two addresses, and would get the packets of the process that has this connection here.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/session.h"
@@ -60,15 +60,15 @@ struct client {
 	struct devmem_session *session; /* owned; NULL: not bound yet */
 };
 
-/* How long nobody is accepted when there are no descriptors for it: long enough not to spin, short enough for a client
- * that waits. */
+/* How long accept pauses when there are no free descriptors: long enough not to spin, short enough for a client that
+ * waits. */
 enum { ACCEPT_PAUSE_MS = 200 };
 
 struct server {
 	const struct devmem_daemon_config *config; /* borrowed */
 	int listener;
 	uint64_t accept_at; /* ns; not before */
-	int short_of_files; /* said so */
+	int short_of_files; /* logged */
 	int nclients;
 	struct client clients[DEVMEM_DAEMON_CLIENTS];
 };
@@ -212,7 +212,7 @@ out:
 		snprintf(ret_reply->text, sizeof(ret_reply->text), "%s", gantry_last_error());
 }
 
-/* One request. 0: the connection goes on; -1: it has ended, or said something that no client of ours says. */
+/* One request. 0: the connection stays open; -1: it has ended, or sent something that our clients never send. */
 static int serve_one(struct server *s, struct client *c)
 {
 	uint8_t bytes[DEVMEM_REQUEST_SIZE + 1]; /* one more, to see that it was longer */
@@ -347,7 +347,7 @@ static gantry_result listen_at(const struct devmem_daemon_config *c, int *ret_fd
 	umask(mask);
 	if (!bound)
 		FAIL(GANTRY_ERR_SYSTEM, "bind to %s: %s", c->path, strerror(e));
-	/* Mode 0600, and its owner is who may connect. */
+	/* Mode 0600: only its owner may connect. */
 	if (c->has_uid && c->uid != geteuid())
 		TRY(give_socket(c->path, c->uid));
 	if (listen(fd, 16) < 0)

@@ -227,7 +227,7 @@ static void ask_peer(struct devmem_sys *s, const struct devmem_wish *w, struct d
 		say(step, DEVMEM_YES, "", "%s is another host", gantry_addr_text(w->peer, text));
 }
 
-/* Who would set up the NIC: this process or the daemon. */
+/* What would set up the NIC: this process or the daemon. */
 static int configures(const struct devmem_wish *w)
 {
 	return w->configure || *w->daemon;

@@ -76,7 +76,7 @@ static gantry_result check_in_pool(const struct parse *p, const struct devmem_cm
 	return GANTRY_OK;
 }
 
-/* One control message; somebody else's are passed over. */
+/* One control message; those of other protocols are skipped. */
 static gantry_result add_message(struct parse *p, const struct cmsghdr *h, const uint8_t *data)
 {
 	int linear = h->cmsg_type == SCM_DEVMEM_LINEAR;
@@ -93,7 +93,7 @@ static gantry_result add_message(struct parse *p, const struct cmsghdr *h, const
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "more than %d fragments in one receive", DEVMEM_LIST_MAX);
 	if (c->frag_size == 0)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "an empty fragment, token %u", c->frag_token);
-	/* Nobody sets any yet. One that is new may change what the other fields mean. */
+	/* No kernel sets any yet. A new flag may change the meaning of the other fields. */
 	if (c->flags != 0)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a fragment with unknown flags 0x%x", c->flags);
 	TRY_NOW(linear ? check_linear(p, c) : check_in_pool(p, c));
@@ -162,10 +162,10 @@ void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow)
 	*t = (struct devmem_tokens){.flow = flow};
 }
 
-void devmem_tokens_free(struct devmem_tokens *t) UNCHECKED /* nobody else has it any more */
+void devmem_tokens_free(struct devmem_tokens *t) UNCHECKED /* no other thread has a reference */
 {
 	if (t->nqueued)
-		devmem_tokens_flush(t); /* a failure has been said; then they count as abandoned */
+		devmem_tokens_flush(t); /* a failure has been logged; then they count as abandoned */
 	if (t->held)
 		fetch_add_relaxed(&t->flow->binding->abandoned, t->held);
 	free(t->users);

@@ -114,8 +114,9 @@ int devmem_journal_create(struct devmem_journal *j)
 	static uint32_t serial; /* atomic */
 	int e;
 
-	/* The name may be taken: a PID is one process's only within its PID namespace, and a dead one's rules may have
-	 * to be kept. Nobody takes a new file for a dead one's before it is locked: whoever looks has the NIC's lock. */
+	/* The name may be taken: a PID is unique only within its PID namespace, and a dead process's rules may have to
+	 * be kept. A new file cannot be mistaken for a dead process's before it is locked: readers hold the NIC's
+	 * lock. */
 	for (int tries = 0; j->fd < 0 && tries < CREATE_TRIES; tries++) {
 		named(j, j->own, ".%d.%u", (int)getpid(), fetch_add_relaxed(&serial, 1));
 		j->fd = open(j->own, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -400,7 +401,7 @@ static void say_stale(const struct stale *st, const char *rest, char *text, size
 		 st->rules, st->rules == 1 ? "" : "s", left, rest);
 }
 
-/* Nobody uses the NIC: it becomes what it was. 1: it is; 0: there is nothing to put back; -1: not everything was. */
+/* The NIC has no user left: restores its configuration. 1: restored; 0: nothing to restore; -1: some of it failed. */
 static int restore_from(struct devmem_sys *s, const char *nic, const struct devmem_journal *j)
 {
 	char path[DEVMEM_PATH_MAX];

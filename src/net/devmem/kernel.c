@@ -6,9 +6,9 @@
  * or in the privileged daemon. A flow has a rule that brings its packets to one of those queues. Receiving and giving back
  * are one system call each, with the kernel's own results.
  *
- * Whether the rule works can only be seen by what arrives: after a flow's first bytes the queue that brought them is
- * looked up (SO_INCOMING_NAPI_ID, then the NIC's list of queues). A flow on another queue still works, through host
- * memory; it is said once.
+ * Whether the rule works can only be seen from what arrives: after a flow's first bytes the queue that delivered them
+ * is looked up (SO_INCOMING_NAPI_ID, then the NIC's list of queues). A flow on another queue still works, through host
+ * memory; this is logged once.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -315,7 +315,7 @@ static struct kernel_tx *tx_of(struct devmem_tx *t)
 	return (struct kernel_tx *)(void *)t;
 }
 
-static void kernel_unbind_tx(struct devmem_tx *base) UNCHECKED /* nobody else knows it any more */
+static void kernel_unbind_tx(struct devmem_tx *base) UNCHECKED /* no other thread has a reference */
 {
 	struct kernel_tx *t = tx_of(base);
 

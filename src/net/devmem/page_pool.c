@@ -51,7 +51,7 @@ static gantry_result allocate_memory(struct devmem_pool *p, uint64_t page)
 	return GANTRY_OK;
 }
 
-/* Nobody else knows the pool yet. */
+/* No other thread has a reference to the pool yet. */
 static gantry_result make_landing(struct devmem_pool *p) UNCHECKED
 {
 	const struct gantry_device_ops *ops = p->device->ops;
@@ -78,7 +78,7 @@ static void unbind_part(struct devmem_part *part)
 	part->binding = NULL;
 }
 
-static void destroy_pool(struct devmem_pool *p) UNCHECKED /* nobody else knows it any more, or yet */
+static void destroy_pool(struct devmem_pool *p) UNCHECKED /* no other thread has a reference any more, or yet */
 {
 	const struct gantry_device_ops *ops;
 

@@ -35,7 +35,8 @@ static int can_be_taken(const struct devmem_queue *q)
 	return q->id && !q->dmabuf && !q->taken;
 }
 
-/* The last queues that nobody has; queue 0 is never taken. Also the lowest one that is bound then, by anybody. */
+/* The last free queues; queue 0 is never taken. Also returns the lowest queue that will then be bound, by any
+ * process. */
 static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowest)
 {
 	struct devmem_queues all = {0};
@@ -238,7 +239,7 @@ static void remove_rules(struct devmem_session *s) REQUIRES(devmem_session_mu)
 	s->nrules = left;
 }
 
-/* Rules, binding, and, if nobody else uses the NIC, everything else. */
+/* Rules, binding, and, if no other process uses the NIC, everything else. */
 static void undo_session(struct devmem_session *s) REQUIRES(devmem_session_mu)
 {
 	char text[160];
@@ -268,7 +269,7 @@ static void undo_all(void)
 	devmem_sessions_mu_unlock(&list_mu);
 }
 
-/* Nobody else knows it any more, or yet. */
+/* No other thread has a reference any more, or yet. */
 static void session_free(struct devmem_session *s)
 {
 	if (!s)
@@ -457,7 +458,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 		FAIL_NOW(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to %s, queue %u: %s", s->nic,
 			 gantry_addr_text(&t->src, src), gantry_addr_text(&t->dst, dst), rule.queue,
 			 devmem_error_text(DEVMEM_CALL_RULE, e, ""));
-	/* A NIC that had removed a rule and said it had not gives its place away again. */
+	/* A NIC that removed a rule but reported that it had not assigns its location again. */
 	for (i = 0; i < s->nrules && s->rules[i] != *ret_location; i++)
 		;
 	if (i == s->nrules)

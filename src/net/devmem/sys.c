@@ -56,7 +56,7 @@ struct nl_fields {
 #include <linux/netlink.h>
 
 enum { NL_MESSAGE = 4096 };
-/* A message that is being written, and to whom. What does not fit makes it none: m is NULL from then on. */
+/* A message that is being written, and its destination. If something does not fit, m becomes NULL and stays so. */
 struct nl_msg {
 	void *buf;
 	size_t size;
@@ -275,8 +275,8 @@ static int find_bit(const struct nlattr *set, const char *name)
 	return 0;
 }
 
-/* HW lists what a user may change, NOCHANGE what nobody may; ACTIVE is how it is. Sets without a mask list only bits
- * that are on, sets with one (HW) list all bits. */
+/* HW lists what a user may change, NOCHANGE what cannot be changed; ACTIVE is the current state. Sets without a mask
+ * list only bits that are on, sets with one (HW) list all bits. */
 static int read_features(const void *attrs, size_t len, void *ret_feature)
 {
 	struct devmem_feature *feature = ret_feature;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is asked of Linux and what it is told, outside the data path: one table, so that tests answer in the kernel's
- * place and every verdict, quirk and undo can be tried without such a NIC. The real one is generic netlink to the
- * families "netdev" and "ethtool", over libmnl, and ioctls.
+ * Requests to Linux outside the data path: one table, so that tests can stand in for the kernel and every verdict,
+ * quirk and undo can be tested without such a NIC. The real one is generic netlink to the families "netdev" and
+ * "ethtool", over libmnl, and ioctls.
  *
- * All calls return 0 or a positive errno; 524 and 525 are the kernel's own and have no name in libc. `said` holds what
- * the kernel added in words to the last refusal, or "". One thread at a time. Built without libmnl every request by
- * netlink answers ENOSYS and says so.
+ * All calls return 0 or a positive errno; 524 and 525 are the kernel's own and have no name in libc. `said` holds the
+ * kernel's text for the last refusal, or "". One thread at a time. Built without libmnl every netlink request returns
+ * ENOSYS, and `said` gives the reason.
  */
 #ifndef GANTRY_NET_DEVMEM_SYS_H
 #define GANTRY_NET_DEVMEM_SYS_H

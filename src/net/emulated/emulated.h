@@ -6,7 +6,7 @@
  *   emulated_nic.c   bindings: their memory, its pages, starving, ids; the table of the source
  *   flow.c           flows: how the stream is cut, tokens, the plan that a receive follows, receive
  *   tx.c             sending from memory
- *   library.c        the entry of libgantry-emulated.so, and what the NIC needs of whoever opens it
+ *   library.c        the entry of libgantry-emulated.so, and what the NIC needs from the library that opens it
  *   emulated_open.c  how libgantry.so and the plugin open that library
  *
  * Programs of ours (the tool, tests) link the NIC itself: devmem_emulated_open is then emulated_nic.c's.
@@ -67,7 +67,7 @@ struct emu_counts { /* added to with relaxed atomics, by any thread */
 	uint64_t receives, frags, page_bytes, linear_bytes, plain_bytes;
 	uint64_t returned, bad_returns; /* tokens; those that were not out */
 	uint64_t starved;		/* times */
-	uint64_t written_after;		/* pages that somebody wrote to after giving them back */
+	uint64_t written_after;		/* pages that were written to after they were returned */
 	uint64_t copies;		/* from the mirror to the memory */
 };
 
@@ -81,7 +81,7 @@ struct emu_binding {
 	struct emu_id own;
 	char nic[IFNAMSIZ];
 	uint32_t page_size; /* bytes of a page */
-	uint32_t npages;    /* what is said about a page below is by its number */
+	uint32_t npages;    /* the arrays below are indexed by page number */
 	/* The parameters, as they were at bind. */
 	int shape; /* PARAM_EMU_SHAPE_* */
 	uint64_t seed, rto_ns;
@@ -91,7 +91,7 @@ struct emu_binding {
 	uint8_t *bytes;	   /* borrowed: memory.host; or owned: a pinned mirror of it, where the CPU cannot write */
 	int mirrored;	   /* it is */
 	uint32_t *users;   /* owned: tokens and planned pieces of each; the lock of the flow that has the page */
-	uint8_t *poisoned; /* owned; whoever has the page */
+	uint8_t *poisoned; /* owned; by page */
 	int unbound;	   /* atomic: what comes from now on is ordinary data */
 
 	struct emu_binding_mu mu;

@@ -32,8 +32,9 @@
  * all others, so what is free is always found.
  *
  * When a flow has bytes waiting and there is no page for them, the binding starves. A real NIC drops packets then and
- * TCP waits for its retransmission timeout: so nobody gets a page before GANTRY_EMU_RTO has passed since, although
- * pages may be back earlier. Who holds the pages is said in one line, and that it is over in another.
+ * TCP waits for its retransmission timeout: so no flow gets a page before GANTRY_EMU_RTO has passed since, although
+ * pages may be back earlier. One log line names the flows that hold the pages, another reports the end of the
+ * starvation.
  */
 
 #ifdef EMU_FOR_TESTS
@@ -101,7 +102,7 @@ static void mark_starved(struct emu_binding *b, char *text, size_t len) REQUIRES
 		describe_holders(b, text, len);
 }
 
-/* Somebody wrote to a page that was free? */
+/* Was a free page written to? */
 static void check_poison(struct emu_binding *b, uint32_t page)
 {
 	const uint8_t *p = b->bytes + (uint64_t)page * b->page_size;
@@ -125,7 +126,7 @@ static uint32_t groups_of(const struct emu_binding *b)
 	return b->mirrored ? (b->npages + EMU_GROUP - 1) / EMU_GROUP : b->npages;
 }
 
-/* Nobody else knows the binding yet. All pages are free, in an order of the seed's choosing. */
+/* No other thread has a reference to the binding yet. All pages are free, in an order determined by the seed. */
 static gantry_result init_pages(struct emu_binding *b) UNCHECKED
 {
 	uint64_t state = b->seed + 1;
@@ -290,7 +291,7 @@ void emu_id_release(struct emu_id *own)
 	emu_id_mu_unlock(&id_mu);
 }
 
-/* Nobody else knows it any more, or yet. */
+/* No other thread has a reference any more, or yet. */
 static void binding_free(struct emu_binding *b) UNCHECKED
 {
 	struct gantry_device *dev = b->pub.memory.device;

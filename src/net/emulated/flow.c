@@ -3,8 +3,8 @@
  * Flows: how their stream is cut, their tokens, the plan of what their next bytes are (see emulated.h), and receiving.
  *
  * The first `assigned` pieces of a plan have their places; that is always a number of whole units, less what was
- * consumed of the first one. A unit that was not begun in the call that gave it its places loses them again: nobody
- * else shall starve for bytes that have not arrived.
+ * consumed of the first one. A unit that was not begun in the call that gave it its places loses them again: no other
+ * flow shall starve for bytes that have not arrived.
  *
  * receive is recvmsg(MSG_SOCK_DEVMEM) as the kernel would answer it. A call brings one kind of data: ordinary bytes, all
  * in the iov and without control messages, or fragments with one control message each. Linear fragments are packed at
@@ -206,7 +206,7 @@ static uint32_t take_token(struct emu_flow *f, uint32_t page) REQUIRES(emu_flow_
 	return w * 64 + bit + 1;
 }
 
-/* 1: it was out. A page that nobody uses any more is put to freed[*n]. */
+/* 1: it was out. A page without users is put to freed[*n]. */
 static int give_one(struct emu_flow *f, uint32_t token, uint32_t *freed, uint32_t *n) REQUIRES(emu_flow_mu)
 {
 	uint32_t w = (token - 1) / 64, page;
@@ -378,7 +378,7 @@ static void drop_pieces(struct emu_flow *f, uint32_t pieces, uint32_t begun)
 	emu_pages_put(f, freed, n);
 }
 
-/* Nobody else knows it any more, or yet. */
+/* No other thread has a reference any more, or yet. */
 static void flow_free(struct emu_flow *f) UNCHECKED
 {
 	free(f->plan);
@@ -617,10 +617,10 @@ static gantry_result copy_run(struct emu_binding *b, uint64_t from, uint64_t to)
 /*
  * From the mirror to the memory that the CPU cannot write. By the copy engine and not by a kernel: a kernel may be
  * queued behind one of the GPU's user that waits for these very bytes. Pages that follow each other are one copy, gaps
- * between their fragments included: nobody else's bytes are there.
+ * between their fragments included: the gaps hold no other flow's bytes.
  *
- * Nobody waits for the copies here: the binding is `late`. A page that is given back before its copy is over (nobody
- * wanted it) may get new bytes meanwhile: what this copy brings then is covered by the next one, in the same queue.
+ * The copies are not waited for here: the binding is `late`. A page that is returned before its copy is over (it was
+ * not needed) may get new bytes meanwhile: what this copy brings is then covered by the next one, in the same queue.
  */
 static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t got)
 {

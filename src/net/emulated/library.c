@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libgantry-emulated.so: the NIC, and what it calls of Gantry's lower layers, handed on to whoever has opened it. So log
- * lines, errors and parameters are the opener's, wherever it sends them: into NCCL's log, say.
+ * libgantry-emulated.so: the NIC, and the functions of Gantry's lower layers that it calls, forwarded to the library
+ * that opened it. So log lines, errors and parameters are the opener's, wherever it sends them: into NCCL's log, say.
  */
 #include <stdarg.h>
 #include <stdio.h>

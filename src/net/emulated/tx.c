@@ -2,10 +2,10 @@
 /*
  * Sending from memory, as MSG_ZEROCOPY with a dma-buf does it.
  *
- * A send only notes which bytes are meant. They are read late, within a later send or completed, when they go to the
- * real socket: who changes memory before its completion sends wrong bytes, here as there. Nothing moves between calls:
- * whoever has sent must go on asking for completions. Completions come as ranges of call numbers, some calls later than
- * they could, and sometimes a later range before an earlier one.
+ * A send only records which bytes are meant. They are read late, within a later send or completed, when they go to the
+ * real socket: a program that changes memory before its completion sends wrong bytes, as with the kernel. Nothing moves
+ * between calls: the sender must keep polling for completions. Completions come as ranges of call numbers, some calls
+ * later than they could, and sometimes a later range before an earlier one.
  *
  * What is queued belongs to the socket, across all memories sent from; so does the count of calls. A memory that is
  * unbound with bytes still queued leaves a copy of them behind, as the kernel would keep the memory.
@@ -46,7 +46,7 @@ struct tx_call {
 
 struct tx_range {
 	uint32_t lo, hi;
-	uint32_t hold; /* completed calls until it is told */
+	uint32_t hold; /* completed calls until it is reported */
 };
 
 struct tx_sock {
@@ -190,7 +190,7 @@ static void sock_progress(struct tx_sock *s, int hurry) REQUIRES(emu_sock_mu)
 			else
 				c->done += (size_t)got;
 		}
-		if (c->done == c->len || s->error) /* a broken connection needs nobody's memory */
+		if (c->done == c->len || s->error) /* a broken connection needs no memory */
 			call_done(s, c);
 	}
 }
@@ -324,7 +324,7 @@ void emu_forget(struct devmem_tx *pub, int fd)
 	emu_tx_mu_unlock(&tx_mu);
 	if (!s)
 		return;
-	emu_sock_mu_lock(&s->mu); /* nobody else finds it any more */
+	emu_sock_mu_lock(&s->mu); /* no other thread finds it any more */
 	for (sock_progress(s, 1); s->n && gantry_now_ns() < until; sock_progress(s, 1)) {
 		struct pollfd p = {.fd = fd, .events = POLLOUT};
 

@@ -27,8 +27,8 @@
 #include "net/tcp/network.h"
 
 enum { OPENING_MAX = 16, OPENING_NS = 50000000 };
-/* Without a secret the cookie is all that a peer has to show, and who has it could as well take the peer's place: a refusal is
- * most likely that of the peer, and its user waits for the cause. */
+/* Without a secret the cookie is all that a peer has to show, and any process that has it could as well take the peer's
+ * place: a refusal is most likely that of the real peer, and its user waits for the cause. */
 static const uint64_t refused_ns = 2000000000;
 
 static void put_settings(char out[INET_SETTINGS_SIZE])
@@ -50,7 +50,7 @@ struct inet_service tcp_service = {
 
 /* ---- listeners ---- */
 
-/* What peers are told to connect to. */
+/* The addresses that peers connect to. */
 static gantry_result advertise_addrs(struct tcp_listener *l)
 {
 	l->naddrs = *gantry_params()->advertise ? 1 : l->nports;
@@ -496,7 +496,8 @@ static uint64_t patience_after(const struct inet_handshake *s)
 	return s->proved ? 0 : most;
 }
 
-/* Whoever had the cookie was refused: accept fails with the same reason, now or when no other has come. */
+/* A connection with the cookie was refused: accept fails with the same reason, now or when no other connection
+ * comes. */
 static void on_lost(struct inet_conn *c)
 {
 	struct tcp_listener *l = c->shake.broken ? NULL : tcp_listener_find(c->tag);
@@ -514,7 +515,7 @@ static void on_lost(struct inet_conn *c)
 		 c->shake.peer, c->shake.text);
 	if (!patience)
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
-	else if (c->shake.proved) /* else it is counted, and told of, as a stranger */
+	else if (c->shake.proved) /* else it is counted and logged as a stranger */
 		LOG_WARN(NET, "%s; accept fails unless another peer connects within %.3g s", l->error_text,
 			 (double)patience / 1e9);
 }
@@ -556,7 +557,7 @@ static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 		if (!left && now <= l->linger_until)
 			continue;
 		if (!left && l->lanes_here == l->nlanes && now != UINT64_MAX) {
-			/* The peer may have taken it for made: whoever accepts it hears of the end. */
+			/* The peer may consider it established: its accepting side must see the end. */
 			tcp_link_fail(
 				l, 0, GANTRY_ERR_PEER_LOST,
 				"all lanes connected, but the peer sent nothing within %.3g s (GANTRY_CONNECT_TIMEOUT)",

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is alive: heartbeats, silence, and seeing closed links off. Then single lanes, and stalls.
+ * Liveness: heartbeats, silence, and lingering of closed links. Then single lanes, and stalls.
  *
- * A link on which nothing was said for 1/32 of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
- * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
- * merely has nothing to send keeps its heartbeats coming and never counts as dead. Silence is what this thread has observed: time
- * for which it was held up itself (a starved or suspended machine), however short, does not count. A hello for a session that
- * goes on, and any answer to one, are signs of life too. A peer that is given up is told: by a
- * frame, and by a reset where that would not arrive.
+ * A link on which nothing was sent for 1/32 of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
+ * user's threads do. A peer that was silent for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. An idle peer
+ * keeps sending heartbeats and never counts as dead. Silence is what this thread has observed: time for which it was
+ * held up itself (a starved or suspended machine), however short, does not count. A hello for a resumed session, and
+ * any answer to one, are signs of life too. A peer that is given up is notified: by a frame, and by a reset where the
+ * frame would not arrive.
  *
- * An outage of up to 0.9 of GANTRY_TIMEOUT is survived. The last that was heard before it may be 1/32 old. What waits
+ * An outage of up to 0.9 of GANTRY_TIMEOUT is survived. The last sign of life before it may be 1/32 old. What waits
  * in TCP's back-off goes out at 0.91 and a tick of 1/64, or a second after the outage where that is 1/25 at most
  * (sock.h); finding the peer's hardware address again may take another second. What is missing for that, and what
  * comes late on a loaded machine, is added before silence counts as death: 1/16, half a second at most.
@@ -34,8 +34,8 @@
 
 /*
  * A direction of a link is stalled when it has requests and none of its counters has moved for GANTRY_STALL. The
- * service thread looks; heartbeats are not among the counters, so a peer that lives and does not send is a stall too.
- * It is told once, until something moves.
+ * service thread looks; heartbeats are not among the counters, so a live peer that does not send is a stall too. It is
+ * reported once, until something moves.
  */
 
 static struct {
@@ -213,11 +213,11 @@ void tcp_stall_tell(void)
  * Whether what is sent on a bulk lane arrives.
  *
  * Heartbeats travel on lane 0 and tell nothing about the other lanes: something between the hosts may acknowledge the
- * bytes of one of them and drop them, or lose its packets alone. So each side tells the other how many bytes have
+ * bytes of one of them and drop them, or lose its packets alone. So each side reports to the other how many bytes have
  * arrived on each bulk lane, when that has changed, and the sender compares that with what it has given to the socket.
- * Bytes that are missing, and no news of any that have arrived, for GANTRY_TIMEOUT during which the peer was heard, are
- * an error. Whether the receiver reads its socket is not the question: what waits there has arrived, and while
- * something waits, what does not arrive says nothing about the lane.
+ * Bytes that are missing, without a report of further arrivals, for GANTRY_TIMEOUT during which the peer showed signs
+ * of life, are an error. Whether the receiver reads its socket does not matter: bytes that wait there have arrived, and
+ * while some wait, missing ones are no evidence against the lane.
  *
  * All of it is done by the service thread, a few times in GANTRY_TIMEOUT.
  */
@@ -289,7 +289,7 @@ static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t ar
 
 	if (lane->link->session.resume && tcp_resume_broken(lane, ETIMEDOUT))
 		return;
-	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
+	/* Not acknowledged: the packets are lost. Otherwise a middlebox has acknowledged them instead of the peer. */
 	lost = lane->io.ops->unacked(&lane->io, &queued) && queued > 0;
 	tcp_link_fail(lane->link, 1, GANTRY_ERR_PEER_SILENT,
 		      "lane %d: %llu bytes sent, %llu arrived, and no more for %.3g s (GANTRY_TIMEOUT), while lane 0 "
@@ -357,9 +357,9 @@ static int64_t age_of(uint64_t now, const uint64_t *since)
 }
 
 /*
- * Whether our packets to the peer are lost: there is a heartbeat to acknowledge every 1/32 of the deadline. What is heard
- * of the peer does not tell, because a retransmission of its own may bring new bytes late. Links of one peer must say
- * the same of one reset, so all are looked at in the same tick, and the threads that see the reset go by that.
+ * Whether our packets to the peer are lost: there is a heartbeat to acknowledge every 1/32 of the deadline. Data from
+ * the peer is no evidence, because a retransmission of its own may bring new bytes late. Links of one peer must report
+ * the same for one reset, so all are checked in the same tick, and the threads that see the reset use that result.
  */
 static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
@@ -387,9 +387,9 @@ static int is_unanswered(const struct tcp_link *l)
 }
 
 /*
- * Where only the way from the peer to us is cut, the peer may still be told. But what we write waits in the kernel
- * behind what was not acknowledged; a reset does not, and this is how to send one without closing under threads that
- * are busy with the socket.
+ * Where only the path from the peer to us is cut, the peer can still be notified. But what we write waits in the kernel
+ * behind unacknowledged data; a reset does not, and this sends one without closing the socket under threads that are
+ * using it.
  */
 static void reset_lanes(struct tcp_link *l)
 {
@@ -427,7 +427,8 @@ static void check_link(struct tcp_link *l, uint64_t now, uint64_t grace)
 	if (tcp_lanes_report(l))
 		tcp_control_flush(l);
 	tcp_lanes_check(l, now, grace);
-	/* By the clock of before: if this thread was held up since then, the peer had no chance to be heard. */
+	/* By the clock of before: if this thread was held up since then, the peer had no chance to show a sign of
+	 * life. */
 	if (age_of(now, &l->last.heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
 		int cut = is_unanswered(l);
 

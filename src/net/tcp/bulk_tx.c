@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending on bulk lanes. Lanes pull: one that has nothing takes the next piece of the oldest message whose receive is
- * posted. So a slow lane takes fewer pieces and slows nobody. How the bytes of a piece get into the socket: push.c.
+ * posted. So a slow lane takes fewer pieces and delays no other lane. How the bytes of a piece get into the socket:
+ * push.c.
  *
  * A message that lies in pieces of memory (vec.h) goes by zerocopy or copied, never through the pipe: a piece takes two
  * or three entries there and as many fragments of a packet, and the receiver pays for those. It is for links with
@@ -300,8 +301,8 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUI
 }
 
 /*
- * Headers that go ahead cost a call, here and there: so lanes that have nothing get their pieces now, and one call
- * takes all headers. Whoever comes to such a lane next finds what to send; true: somebody should. Not where lanes
+ * Headers that go ahead cost a call, here and there: so idle lanes get their pieces now, and one call takes all
+ * headers. The next thread that visits such a lane finds what to send; true: a thread should visit one. Not where lanes
  * differ in speed. Locks of lanes come before link_mu elsewhere, so none is waited for; UNCHECKED: two of them.
  */
 static bool take_for_others(const struct tcp_lane *lane) UNCHECKED
@@ -391,7 +392,7 @@ static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_
 
 /*
  * The direction is closed and the message's memory goes back to its owner. Our half of a bulk lane carries nothing but
- * this direction, so nothing needs to follow, not even the rest of the piece: the peer hears of the close on the
+ * this direction, so nothing needs to follow, not even the rest of the piece: the close is sent to the peer on the
  * control lane.
  */
 void tcp_lane_tx_abandon(struct tcp_lane *lane)
@@ -455,7 +456,7 @@ static void unguard_sigpipe(const struct sigpipe_guard *g, int lost)
 
 struct pass {
 	int64_t moved;
-	int pulled; /* of the last pull: -1, it has said when to try again */
+	int pulled; /* of the last pull: -1, it has set the time to try again */
 	bool full;
 	struct sigpipe_guard guard;
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending on the control lane. Whoever flushes collects all that waits (control frames first, among them the headers of
- * pieces towards device memory, then coalesced and queued eager messages within the peer's window) into one iovec and
- * sends it with one system call. A short write leaves the rest in the batch; nothing else is added before it is out.
+ * Sending on the control lane. The flushing thread collects all that waits (control frames first, among them the
+ * headers of pieces towards device memory, then coalesced and queued eager messages within the peer's window) into one
+ * iovec and sends it with one system call. A short write leaves the rest in the batch; nothing else is added before it
+ * is out.
  */
 #include <errno.h>
 #include <string.h>
@@ -83,7 +84,7 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 	add_frame(l, &f);
 }
 
-/* Counters that the peer should hear of. */
+/* Counters that should be sent to the peer. */
 static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_rx *rx = &l->rx;
@@ -177,7 +178,7 @@ static void add_kept(struct tcp_link *l, uint64_t from, uint64_t to) REQUIRES(co
 		add_iov(c, parts[i].iov_base, parts[i].iov_len);
 }
 
-/* A message from its own memory, which nobody else may have until the batch is out. */
+/* A message from its own memory, which must not be reused until the batch is out. */
 static void add_message(struct tcp_link *l, struct tcp_send *s) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_control *c = &l->control;
@@ -363,7 +364,7 @@ static bool collect_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link
 	return c->iov_n > 0;
 }
 
-/* Nobody reads the memory of its messages any more. */
+/* The memory of its messages is not read any more. */
 void tcp_batch_ended(struct tcp_link *l)
 {
 	struct tcp_control *c = &l->control;
@@ -458,8 +459,8 @@ void tcp_control_flush(struct tcp_link *l)
 		more = !load_relaxed(&l->lanes[0].tx.dead) && flush_batches(l); /* it may have been stopped meanwhile */
 		control_mu_unlock(&l->control_mu);
 		/*
-		 * Who set the hint and then failed to get the lock relies on its holder. A read-modify-write here and
-		 * the lock's own ordering there: either that thread got the lock, or we see its hint.
+		 * A thread that set the hint and then failed to get the lock relies on its holder. A read-modify-write
+		 * here and the lock's own ordering there: either that thread got the lock, or we see its hint.
 		 */
 	} while (more && fetch_or_seq(&l->tx.pending, 0));
 	if (load_relaxed(&l->rx.peer_closed))

@@ -30,7 +30,7 @@ struct tcp_chunk {
 	struct wire_piece piece;
 	uint32_t left;
 	struct tcp_recv *recv;
-	struct tcp_buffer *buffer; /* NULL: nobody wants it any more */
+	struct tcp_buffer *buffer; /* NULL: not wanted any more */
 };
 
 struct tcp_flow {
@@ -56,7 +56,7 @@ void tcp_flow_free(struct tcp_lane *lane); /* before the socket is closed; NULL 
 
 /* DESCRIPTOR came on the control lane. -1: the link has failed. */
 int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu);
-/* The receiving side is closed: nobody wants what was described. */
+/* The receiving side is closed: described data is not wanted any more. */
 void tcp_flow_forget(struct tcp_lane *lane) REQUIRES(link_mu);
 
 #endif

@@ -32,7 +32,7 @@ const char *tcp_lane_nic(const struct tcp_lane *lane)
 	return nics && dev < tcp_network.ndevs ? tcp_network.devs[dev].nic->name : "lo";
 }
 
-/* UNCHECKED: nobody else knows the lane yet. */
+/* UNCHECKED: no other thread has a reference to the lane yet. */
 gantry_result tcp_flow_attach(struct tcp_lane *lane) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
@@ -65,7 +65,7 @@ out:
 	return r;
 }
 
-/* UNCHECKED: nobody else knows the lane any more. */
+/* UNCHECKED: no other thread has a reference to the lane any more. */
 void tcp_flow_free(struct tcp_lane *lane) UNCHECKED
 {
 	struct tcp_flow *f = lane->flow;

@@ -20,7 +20,7 @@
 
 /* ---- which bytes belong to which buffer ---- */
 
-/* Which bytes belong to which buffer, and what the sender is told about it. */
+/* Which bytes belong to which buffer, and what is reported to the sender about it. */
 
 struct tcp_buffer *tcp_match_buffer(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 {
@@ -253,8 +253,8 @@ void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_
 }
 
 /*
- * Is there something about this tag that the sender should hear now? Receives are told of when it waits for one, or,
- * while bulk messages come, when a quarter of those outstanding are news to it: so a shallow window is known at once, a
+ * Should a report about this tag be sent to the sender now? Receives are advertised when the sender waits for one, or,
+ * while bulk messages come, when a quarter of those outstanding are new to it: so a shallow window is known at once, a
  * deep one costs a frame for several messages, and streams of small messages into large buffers cost none.
  */
 bool tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag)
@@ -459,7 +459,7 @@ static void begin_posted(struct tcp_lane_rx *rx) REQUIRES(lane_rx_mu, link_mu)
 	}
 }
 
-/* All payload of the frame has come: is it what was sent? Before anything is said to be done. */
+/* All payload of the frame has come: is it what was sent? Checked before anything is reported as done. */
 static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 {
 	const struct wire_frame *frame = &lane->rx.frame;

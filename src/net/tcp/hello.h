@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is said before a lane carries frames (tcp_wire.h): the handle that a listener gives out, and the payloads of the
- * hand-shake (inet/handshake.h) on each new socket. Pure functions over byte buffers; docs/wire.md is the long form.
+ * Messages before a lane carries frames (tcp_wire.h): the handle that a listener gives out, and the payloads of the
+ * handshake (inet/handshake.h) on each new socket. Pure functions over byte buffers; docs/wire.md is the long form.
  */
 #ifndef GANTRY_NET_TCP_HELLO_H
 #define GANTRY_NET_TCP_HELLO_H

@@ -102,7 +102,7 @@ void tcp_resume_release(struct tcp_link *l)
 		if (!came && s->held_at < r->received)
 			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
 					     "the peer acknowledged part of an eager message");
-		/* Where nobody resumes it any more, what the kernel has is done. */
+		/* Without resume, bytes handed to the kernel count as sent. */
 		if (!s->held_since || (!came && !r->over && !l->tx.peer_closed))
 			break;
 		end_hold(r, s);
@@ -118,7 +118,7 @@ static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 	if (!s->held || !s->held_since || tcp_link_failed(l))
 		return false;
 	if (s->held_at <
-	    r->received) { /* its place is not its own any more: the peer said that it has come before it was out */
+	    r->received) { /* its place was reused: the peer reported its arrival before it was out */
 		end_hold(r, s);
 		return false;
 	}
@@ -417,8 +417,8 @@ static void reset_tx(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	tx->backoff = (struct sock_backoff){0};
 }
 
-/* Of which receives the peer has heard is not known: surely of those before the first that is still posted. What has arrived
- * does not tell, since an eager message overtakes a bulk one that waits for its receive. */
+/* Which receives have been advertised to the peer is not known: surely those before the first that is still posted.
+ * What has arrived is no evidence, since an eager message overtakes a bulk one that waits for its receive. */
 static void rewind_credits(struct tcp_link *l) REQUIRES(link_mu)
 {
 	struct tcp_tags *tags = &l->rx.tags;
@@ -436,7 +436,7 @@ static void rewind_credits(struct tcp_link *l) REQUIRES(link_mu)
 	}
 }
 
-/* What was said on the old control lane, and may not have been heard. */
+/* What was sent on the old control lane, and may not have arrived. */
 static void say_again(struct tcp_link *l, uint64_t received) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_resume *r = &l->resume;

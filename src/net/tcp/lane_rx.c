@@ -321,8 +321,9 @@ const struct tcp_receive_ops tcp_receive_inline = {
 /* ---- any lane ---- */
 
 /*
- * Where lanes are replaced, an end (0) is told from a reset: only the peer makes an end. A reset that follows an end is EPIPE.
- * And a socket without connection reads as ended once another thread was told of the reset.
+ * Where lanes are replaced, an end (0) is distinguished from a reset: only the peer makes an end. A reset that follows
+ * an end is EPIPE. And a socket without connection reads as ended once another thread has consumed the error of the
+ * reset.
  */
 static int cause_of_end(const struct tcp_lane *lane, int e)
 {
@@ -353,7 +354,7 @@ static bool is_ack_due(const struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu
 	       (!rx->deep_window || rx->done - rx->done_told >= LINK_ACK_EVERY || !lane->rx.ops->has_more(lane));
 }
 
-/* After bytes have come. 1: stop here, the sender waits to hear of it; -1: the link has failed. */
+/* After bytes have come. 1: stop here, the sender waits for a report; -1: the link has failed. */
 static int digest_lane(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu)
 {
 	int rc;
@@ -436,7 +437,7 @@ static void after_pass(struct tcp_lane *lane) REQUIRES(lane_rx_mu) EXCLUDES(cont
 	tcp_link_hang_up(l);
 }
 
-/* Nothing more comes of what was sent at once: its sender may wait to hear of it. */
+/* Nothing more comes of what was sent at once: its sender may wait for a report. */
 static void report_now(struct tcp_link *l)
 {
 	link_mu_lock(&l->mu);

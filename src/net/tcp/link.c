@@ -24,7 +24,7 @@
 
 uint32_t tcp_large_receives;
 
-/* UNCHECKED: nobody else knows the link yet. */
+/* UNCHECKED: no other thread has a reference to the link yet. */
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
@@ -71,7 +71,7 @@ out:
 	return r;
 }
 
-/* UNCHECKED: nobody else knows the link any more. */
+/* UNCHECKED: no other thread has a reference to the link any more. */
 void tcp_link_free(struct tcp_link *l) UNCHECKED
 {
 	if (!l)
@@ -185,7 +185,7 @@ void tcp_link_end_rx(struct tcp_link *l, const char *why)
 	link_mu_unlock(&l->mu);
 }
 
-/* Somebody waits for what the link carries. */
+/* Whether requests wait for what the link carries. */
 static bool is_missed(const struct tcp_link *l) REQUIRES(link_mu)
 {
 	return (!gantry_list_empty(&l->rx.posted) && !load_relaxed(&l->standing_receives)) ||
@@ -208,7 +208,7 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	store_release(&l->end.failed, 1);
 	store_relaxed(&l->tx.pending, 1);
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->session.id, (uint64_t)r, 0);
-	/* A peer that leaves while nobody waits for it is no news. */
+	/* The departure of a peer that no request waits for is not an error. */
 	if (is_missed(l) || r != GANTRY_ERR_PEER_CLOSED)
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->end.text, gantry_result_name(r));
 	else
@@ -261,7 +261,8 @@ static int is_unreachable(int e)
 	return e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH || e == EHOSTDOWN || e == ENETDOWN;
 }
 
-/* A peer that hears nothing of us gives us up with a reset; its kernel has not heard of us either (alive.c). */
+/* A peer that receives nothing from us gives us up with a reset; its kernel has received nothing from us either
+ * (alive.c). */
 static bool given_up(const struct tcp_link *l) REQUIRES(link_mu)
 {
 	return l->end.ending_errno == ECONNRESET && load_relaxed(&l->last.unanswered);

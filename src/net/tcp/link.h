@@ -25,9 +25,9 @@
  * costs one system call for hundreds of messages.
  *
  * Threads. A link has a mutex for its state, link_mu, and one for each socket and direction (below). Several threads
- * may progress one link (its users, workers, the service thread); whoever finds a socket's mutex taken leaves that
- * socket to the holder, or to its next look: it may be taken for a moment just to give an idle lane its next piece.
- * Request state is store-released by whoever completes it and load-acquired by test.
+ * may progress one link (its users, workers, the service thread); a thread that finds a socket's mutex taken leaves
+ * that socket to the holder, or to its next look: it may be taken for a moment just to give an idle lane its next
+ * piece. Request state is store-released by the completing thread and load-acquired by test.
  *
  * Ways are tables: how the bytes of a piece get into a socket (tcp_push_ops), how a lane receives (tcp_receive_ops),
  * where received bytes go (tcp_target_ops, tcp_sink_ops), how a message leaves (tcp_leave_ops), what carries out an
@@ -62,7 +62,7 @@ enum {
 	LINK_RECVS = 2 * GANTRY_NET_MAX_REQUESTS,
 	LINK_WINDOW = 1 << 20, /* eager bytes buffered for receives that are not posted yet */
 	LINK_TELL =
-		LINK_WINDOW / 8 * 3, /* consumed bytes that the peer must hear of now; less rides along with messages */
+		LINK_WINDOW / 8 * 3, /* consumed bytes that must be reported now; fewer are piggybacked on messages */
 	LINK_BATCH = 32,	     /* eager messages in one system call */
 	LINK_CONTROL_FRAMES = 16,    /* control frames in one system call */
 	LINK_GATHER = 256,	     /* bytes of a batch that are copied into one buffer, which costs the kernel less */
@@ -96,7 +96,7 @@ enum tcp_request_state {
 	TCP_FREE,
 	TCP_PENDING,
 	TCP_DONE,
-	TCP_UNCONSUMED, /* test has said done; what it holds of the unpack queue is the user's until irecv_consumed */
+	TCP_UNCONSUMED, /* test has reported done; the user has its part of the unpack queue until irecv_consumed */
 };
 
 struct tcp_link;
@@ -121,7 +121,8 @@ struct tcp_request {
 	struct gantry_list node; /* in the queue it waits in; link_mu */
 };
 
-/* Filled by the posting thread, then link_mu; `sent` also by who has the lane that sends the last piece. */
+/* Filled by the posting thread, then link_mu; `sent` also by the thread that holds the lane that sends the last
+ * piece. */
 struct tcp_send {
 	struct tcp_request head;
 	const uint8_t *data;  /* borrowed until done */
@@ -134,14 +135,14 @@ struct tcp_send {
 	uint32_t tag, index;
 	bool eager, needs_ack;
 	bool by_reference;		 /* the kernel reads its memory after the call, in whatever piece */
-	bool rts_wanted, rts_sent;	 /* the peer is to be told that this waits for a receive; it was told */
+	bool rts_wanted, rts_sent;	 /* an RTS for this message is to be sent; it was sent */
 	const struct tcp_push_ops *push; /* the only way in which it can go; NULL: as the link does */
 	struct tcp_txmem *txmem;	 /* borrowed: the NIC reads the message there by itself; NULL */
 	struct gantry_piece *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
 	uint64_t staged;	    /* ticks: since when they are copied there */
 	uint64_t blocked;	    /* ticks: since when it waits, 0: not yet */
-	/* Held (resume.h): the eager bytes before it. And, in ticks, since when the kernel has all of it and nobody reads its
-	 * memory; 0: not yet. Written under link_mu, read relaxed. */
+	/* Held (resume.h): the eager bytes before it. And, in ticks, since when the kernel has all of it and its memory
+	 * is not read any more; 0: not yet. Written under link_mu, read relaxed. */
 	bool held;
 	uint64_t held_at, held_since;
 	void *event; /* the user's: gantry_net_tcp_message */
@@ -154,7 +155,7 @@ struct tcp_send {
 enum tcp_wake { TCP_WAKE_NOBODY, TCP_WAKE_CONTROL, TCP_WAKE_WORKERS };
 struct tcp_leave_ops {
 	const char *trace; /* behind the message's line */
-	/* Queues a message that has its number, under link_mu, and says who should look after it then. */
+	/* Queues a message that has its number, under link_mu, and returns which thread should progress it then. */
 	enum tcp_wake (*post)(struct tcp_link *l, struct tcp_send *s);
 };
 
@@ -164,7 +165,7 @@ struct tcp_buffer {
 	uint64_t size;
 	uint64_t total;
 	uint64_t begun, got; /* bytes of pieces that have begun to arrive, and that have arrived */
-	uint64_t seq;	     /* among bulk messages, as the first piece said */
+	uint64_t seq;	     /* among bulk messages, from the first piece */
 	uint64_t cover;	     /* of the pieces that have arrived: frame_rx.c */
 	uint32_t tag, index;
 	bool started, complete;
@@ -193,7 +194,7 @@ struct tcp_sink_ops {
 	/* The message is whole: the request is done, or will be when copies are. */
 	void (*complete)(struct tcp_link *l, struct tcp_recv *recv);
 	bool (*is_copying)(const struct tcp_recv *recv);
-	/* The posting thread's: test has said done, or it was not posted after all. */
+	/* The posting thread's: test has reported done, or it was not posted after all. */
 	void (*release)(struct tcp_link *l, struct tcp_recv *recv, bool tested);
 };
 
@@ -218,14 +219,14 @@ enum tcp_haste {
 struct tcp_tag {
 	uint32_t tag;
 	uint32_t posted;  /* sending: messages posted. receiving: receives posted */
-	uint32_t credit;  /* sending: receives the peer has posted. receiving: what it was told of */
+	uint32_t credit;  /* sending: receives the peer has posted. receiving: those advertised to it */
 	uint32_t arrived; /* receiving: messages that have begun to arrive */
 	uint32_t rts;	  /* receiving: messages the peer waits to send */
 	bool bulk;	  /* the last message was a bulk one; the next is expected to be one too */
 	uint32_t lone;	  /* eager messages in a row that are as large as bulk ones */
 	uint32_t alone;	  /* sending: messages of that size in a row that were posted while no other was in flight */
 	enum tcp_haste haste; /* sending */
-	bool due; /* receiving: the sender is to hear of receives, whatever has come since they were posted */
+	bool due; /* receiving: advertise receives to the sender, whatever has come since they were posted */
 };
 
 struct tcp_tags {
@@ -352,7 +353,7 @@ struct tcp_lane_rx {
 	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under link_mu */
 	int eof;	    /* release */
 	uint64_t bytes;	    /* headers included; written under the lock, read relaxed */
-	/* What the peer is told of a bulk lane: bytes that have arrived, and those of them not read. */
+	/* What is reported to the peer about a bulk lane: bytes that have arrived, and those of them not read. */
 	uint64_t arrived GUARDED_BY(link_mu), unread GUARDED_BY(link_mu);
 	bool tell_arrived GUARDED_BY(link_mu);
 	char text[WIRE_ERROR_TEXT_MAX + 1] GUARDED_BY(lane_rx_mu);
@@ -386,7 +387,7 @@ struct tcp_end {
 };
 
 enum tcp_direction_state {
-	TCP_UNUSED,   /* nobody has asked for this direction yet */
+	TCP_UNUSED,   /* no connect or accept for this direction yet */
 	TCP_RESERVED, /* promised to a connector or listener: the link is not up yet, or the peer has not confirmed */
 	TCP_OPEN,
 	TCP_CLOSED, /* by this side */
@@ -398,7 +399,7 @@ struct tcp_stall {
 	int told;
 };
 
-/* Who the peer is, and what both sides agreed on. Set before the link is shared, constant afterwards. */
+/* Identity of the peer, and the agreed settings. Set before the link is shared, constant afterwards. */
 struct tcp_session {
 	uint32_t id; /* of the link, within the process */
 	int forks;   /* inet_forked */
@@ -417,7 +418,7 @@ struct tcp_session {
 	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, descriptors go ahead on
 	 * lane 0. */
 	int device_tx, device_rx;    /* the peer, this side */
-	int own_unpack, peer_unpack; /* what both said in the hand-shake: enum wire_unpack */
+	int own_unpack, peer_unpack; /* values of both sides in the handshake: enum wire_unpack */
 	int rails;		     /* of our device: 1 is the usual one NIC */
 	int traffic_class;
 	uint64_t cover_key; /* random: frame_rx.c */
@@ -479,7 +480,7 @@ struct tcp_rx {
 	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
 	uint64_t bulk_received, newest_bulk;
 	bool ack_now;
-	bool deep_window; /* the sender said so in the newest bulk message */
+	bool deep_window; /* flag of the newest bulk message */
 	bool heartbeat_due;
 	bool closed; /* by this side */
 	bool tell_close;
@@ -501,10 +502,10 @@ struct tcp_ending {
 	uint64_t ending;
 	uint64_t ending_since; /* as ending, but never renewed */
 	int ending_errno, ending_lane;
-	bool hung_up; /* the peer has said all and we have nothing to say: our side of the sockets is shut */
+	bool hung_up; /* both sides have nothing more to send: our side of the sockets is shut */
 };
 
-/* Ticks, relaxed: heard of the peer; told the peer; a user progressed the link; bulk bytes moved. */
+/* Ticks, relaxed: last received from the peer; last sent to the peer; a user progressed the link; bulk bytes moved. */
 struct tcp_activity {
 	uint64_t heard, told, progressed, bulk_moved;
 	/* Of the service thread: what the peer's kernel has acknowledged of lane 0, and since when that is all. */
@@ -517,8 +518,8 @@ struct tcp_link_devmem {
 	struct devmem_pool *pool;  /* device_rx: owned reference; constant while the link has a user */
 	struct tcp_unpack *unpack; /* borrowed from the receiving comm; NULL unless with UNPACK */
 	struct tcp_stage *staging; /* owned reference; NULL until memory of a device is to be sent; release */
-	/* Owned references: what they were when the direction, or both, closed, for whoever has let go of all locks; the
-	 * loop_mu. */
+	/* Owned references: what they were when the direction, or both, closed, to be dropped without any lock; guarded
+	 * by loop_mu. */
 	struct tcp_stage *staging_left;
 	struct devmem_pool *pool_left;
 	int warned_plain;				    /* that a flow is not steered; atomic */
@@ -530,7 +531,7 @@ struct tcp_link_devmem {
 	uint64_t staged GUARDED_BY(link_mu), staged_ticks GUARDED_BY(link_mu);
 };
 
-/* The control lane's sending half: its current batch. Who has a bulk lane's lock may take its own. */
+/* The control lane's sending half: its current batch. A holder of a bulk lane's lock may take its lock. */
 struct tcp_control {
 	struct iovec iov[3 * LINK_BATCH + LINK_CONTROL_FRAMES + 6];
 	int iov_at, iov_n;
@@ -553,7 +554,7 @@ struct tcp_link {
 	struct gantry_list node, by_session, waiting;
 	int up GUARDED_BY(loop_mu); /* all lanes are there */
 	enum tcp_direction_state tx_state GUARDED_BY(loop_mu), rx_state GUARDED_BY(loop_mu);
-	uint64_t rx_listener GUARDED_BY(loop_mu);  /* who gets the receiving direction when the link is up */
+	uint64_t rx_listener GUARDED_BY(loop_mu);  /* gets the receiving direction when the link is up */
 	uint64_t linger_until GUARDED_BY(loop_mu); /* ns; of a promised one: when the peer must have confirmed */
 	int watched;				   /* atomic: a user of it does not look for stalls itself */
 	int standing_receives;			   /* atomic: posted receives are no reason to miss the peer */
@@ -581,7 +582,7 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link);
 void tcp_link_free(struct tcp_link *l); /* closes what is open; accepts NULL */
 gantry_result tcp_link_open_tx(struct tcp_link *l) REQUIRES(link_mu);
 gantry_result tcp_link_open_rx(struct tcp_link *l) REQUIRES(link_mu);
-/* No more will come in the receiving direction: whoever receives hears why. */
+/* No more data will come in the receiving direction: its receives fail with the reason. */
 void tcp_link_end_rx(struct tcp_link *l, const char *why) EXCLUDES(link_mu);
 /* Give all buffers back to their owners at once; what the stream still needs to keep its framing is kept. */
 void tcp_link_close_tx(struct tcp_link *l) EXCLUDES(lane_tx_mu, control_mu, link_mu);
@@ -595,7 +596,7 @@ void tcp_link_fail_locked(struct tcp_link *l, int tell, gantry_result r, const c
 void tcp_link_ending(struct tcp_lane *lane, int e) EXCLUDES(link_mu);
 void tcp_link_check_ending(struct tcp_link *l) EXCLUDES(link_mu);
 void tcp_link_check_peer_closed(struct tcp_link *l) REQUIRES(link_mu);
-/* If both sides have said all: shuts our side of the sockets, which the peer waits for. */
+/* If both sides have nothing more to send: shuts our side of the sockets, which the peer waits for. */
 void tcp_link_hang_up(struct tcp_link *l) EXCLUDES(control_mu, link_mu);
 /* GANTRY_OK, or why requests of this direction fail, with the text as this thread's last error. */
 gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end);
@@ -610,7 +611,7 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 			     void **ret_request);
 gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes);
-/* For those who post in ways of their own. A send that is not posted yet; NULL: too many are in flight. */
+/* For callers that post in ways of their own. A send that is not posted yet; NULL: too many are in flight. */
 struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size, int tag);
 void tcp_send_drop(struct tcp_link *l, struct tcp_send *s);
 /* how NULL: by its size. *ret_request NULL: again later. */
@@ -648,7 +649,7 @@ void tcp_control_advance(struct tcp_control *c, size_t n); /* so many bytes of t
 bool tcp_resume_room(struct tcp_lane *lane) REQUIRES(link_mu);
 void tcp_resume_keep_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t offset, uint32_t length)
 	REQUIRES(link_mu);
-/* An eager message that leaves from its user's buffer; those of which the peer has said that they have come are done. */
+/* An eager message that leaves from its user's buffer; messages whose arrival the peer has reported are done. */
 void tcp_resume_hold(struct tcp_link *l, struct tcp_send *s, uint64_t at) REQUIRES(link_mu);
 void tcp_resume_release(struct tcp_link *l) REQUIRES(link_mu);
 /* A direction was closed, by either side; then, it was our sending one, whose buffers are their users' again. */
@@ -705,7 +706,7 @@ void tcp_recv_write(const struct tcp_recv *recv, const struct tcp_buffer *buffer
 /* frame_rx.c */
 struct tcp_buffer *tcp_match_buffer(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 	REQUIRES(link_mu);
-/* A piece begins to arrive for this buffer (NULL: nobody wants it). -1: it does not fit, the link has failed. */
+/* A piece begins to arrive for this buffer (NULL: not wanted any more). -1: it does not fit, the link has failed. */
 int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
 	REQUIRES(link_mu);
 int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
@@ -744,7 +745,7 @@ static inline bool tcp_counted_done(uint64_t done, uint32_t done_bits, uint64_t 
 	return seq < done || (seq - done - 1 < 32 && (done_bits >> (seq - done - 1) & 1));
 }
 
-/* Has the receiver said that this bulk message is done? */
+/* Has the receiver reported this bulk message as done? */
 static inline bool tcp_send_acked(const struct tcp_link *l, uint64_t seq) REQUIRES(link_mu)
 {
 	return tcp_counted_done(l->tx.peer_done, l->tx.peer_done_bits, seq);

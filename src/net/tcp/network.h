@@ -66,7 +66,7 @@ struct tcp_listener {
 	int dev;
 	int nports;
 	struct inet_port *ports[GANTRY_NET_MAX_RAILS];
-	int naddrs; /* what peers are told */
+	int naddrs; /* addresses given to peers */
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
 	int nopening; /* links for it that wait for their lanes */
 	int nready;
@@ -81,7 +81,7 @@ struct tcp_listener {
 
 enum tcp_connector_state {
 	TCP_CONNECTING,	  /* opening lanes */
-	TCP_WAIT_SESSION, /* the peer told us to share the link it opens */
+	TCP_WAIT_SESSION, /* the peer requested to share the link it opens */
 	TCP_CONNECTED,
 	TCP_CONNECT_FAILED,
 };
@@ -124,7 +124,7 @@ struct tcp_network {
 	struct gantry_list lingering GUARDED_BY(loop_mu), buried GUARDED_BY(loop_mu);
 	/* Links of peers that wait for their lanes, the oldest first. */
 	struct gantry_list opening GUARDED_BY(loop_mu);
-	/* Links of ours that are up and whose receiving direction nobody uses yet. */
+	/* Links of ours that are up and whose receiving direction is not used yet. */
 	struct gantry_list shareable GUARDED_BY(loop_mu);
 	/* Links of ours whose receiving direction was promised to a peer, that has not confirmed yet that it sends. */
 	struct gantry_list promised GUARDED_BY(loop_mu);
@@ -151,7 +151,7 @@ gantry_result tcp_network_init(void);			      /* devices, identity; idempotent *
 gantry_result tcp_network_start(void) REQUIRES(loop_mu);      /* for what becomes a user: there is a thread */
 void tcp_network_release(void) EXCLUDES(loop_mu);	      /* one user less */
 void tcp_link_put_down(struct tcp_link *l) REQUIRES(loop_mu); /* no user any more: see it off */
-/* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of the lock. */
+/* It has no references and is in no list: the service thread frees it after it has released the lock. */
 void tcp_link_bury(struct tcp_link *l) REQUIRES(loop_mu);
 
 /* tcp_device.c */
@@ -162,7 +162,7 @@ int tcp_cpus_usable(void);
 
 /* setup.c: what both sides of a hand-shake share. */
 gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link) REQUIRES(loop_mu);
-/* What the peer said of itself in hello or welcome. */
+/* The peer's properties from hello or welcome. */
 struct tcp_peer {
 	uint64_t host;
 	uint32_t window, eager_max;
@@ -184,14 +184,14 @@ void tcp_lane_tune(struct tcp_lane *lane, int fd, const struct gantry_addr *peer
 /* The seals are the lane's then, in any case. */
 void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seals, const struct gantry_addr *peer,
 		   const struct tcp_context *ctx, const char *device) REQUIRES(loop_mu);
-/* All lanes are there: hand the directions to who waits for them. */
+/* All lanes are connected: hand the directions to the waiting connect and accept. */
 void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
 /* The side that has opened it knows that all lanes are there, or the other one that it may send over it too: a frame on lane 0
  * says so. */
 void tcp_link_confirm(struct tcp_link *l) REQUIRES(loop_mu);
 /* Gives the receiving direction to its listener, or drops it if that is gone. */
 void tcp_link_deliver(struct tcp_link *l) REQUIRES(loop_mu);
-/* This side closes one direction; a link that nobody uses any more is put down. */
+/* This side closes one direction; a link without users is shut down. */
 void tcp_link_drop_tx(struct tcp_link *l) REQUIRES(loop_mu);
 void tcp_link_drop_rx(struct tcp_link *l) REQUIRES(loop_mu);
 
@@ -200,13 +200,13 @@ extern struct inet_service tcp_service;
 gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev, void *handle,
 				struct tcp_listener **ret) REQUIRES(loop_mu);
 void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
-/* What accept fails with; OK: nothing, or not yet. Told once. */
+/* The error of accept; OK: none, or not yet. Returned once. */
 gantry_result tcp_listener_error(struct tcp_listener *l) REQUIRES(loop_mu);
 struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
 /* The answer. False: the connection is gone. */
 bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict) REQUIRES(loop_mu);
 const char *tcp_conn_device(const struct inet_conn *c); /* to bind its socket to; NULL: to none */
-/* A connector of ours has heard from its peer: hellos that waited for that are answered. */
+/* A connector of ours has an answer from its peer: hellos that waited for that are answered. */
 void tcp_accept_reconsider(void) REQUIRES(loop_mu);
 /* Receiving directions that were promised: those that are confirmed, or will not be (now: ns), are handed out. */
 void tcp_accept_promised(uint64_t now) REQUIRES(loop_mu);

@@ -313,8 +313,8 @@ static bool has_tags(struct tcp_link *l, struct tcp_recv *recv, const size_t *si
 	return true;
 }
 
-/* When the sender hears of new receives: in the next test, because more of them are likely to be posted before it; or
- * now, because it knows of none that it could send to. */
+/* When new receives are advertised to the sender: in the next test, because more of them are likely to be posted before
+ * it; or now, because the sender has no credit left. */
 enum tell { TELL_NOTHING, TELL_SOON, TELL_NOW };
 
 static bool is_starved(const struct tcp_tag *t)
@@ -425,8 +425,8 @@ static int reported_size(uint64_t size)
 }
 
 /*
- * The peer may have received, acknowledged and closed while a worker has not yet noted down that the last piece is out.
- * Whoever holds a lane's lock finishes its notes before it lets go.
+ * The peer may have received, acknowledged and closed while a worker has not yet recorded that the last piece is out.
+ * The holder of a lane's lock finishes its records before it releases the lock.
  */
 static bool completed_meanwhile(struct tcp_request *req)
 {

@@ -7,7 +7,7 @@
  * ones as bytes in a ring, at their place in the stream. Larger ones are held: they leave from their user's buffer, and their
  * place in the ring stays free; the user has the buffer back when they have come, or when it waits for too long and they are
  * copied to that place after all. Of a bulk lane: which pieces it was given; their bytes stay in the user's buffer, because every bulk
- * message waits for its acknowledgement. All else that is said is a counter, and is said again.
+ * message waits for its acknowledgement. Everything else on the wire is a counter, and is resent.
  *
  * A lane's socket is used until it breaks, or stalls while others do not. Then the lane is stopped: its socket is reset,
  * nothing is read from it or written to it any more, and a STOPPED frame tells the peer how many pieces have come whole.
@@ -25,7 +25,7 @@
  *
  *   up ── breaks, stalls, STOPPED of the peer ──> stopped ── the peer has stopped too ──> settled ── hello, welcome ──> up
  *
- * Threads. Whoever finds that a socket has broken notes it down; the service thread does the rest, under loop_mu, and takes
+ * Threads. A thread that finds a socket broken records it; the service thread does the rest, under loop_mu, and takes
  * all locks of a lane while it changes it. The number of the lane's descriptor never changes: a new socket takes the
  * old one's place (dup3), so no thread has to look at it under a lock.
  */
@@ -46,9 +46,10 @@
 
 enum {
 	RESUME_COPY_MAX = 8 << 10, /* a larger eager message is held, not copied */
-	RESUME_REPORT = 128 << 10, /* bytes of such messages that their sender must hear of now */
-	/* Its user waits, and the peer takes nothing, for so many paces of the link: a copy is better. Sooner where several are
-	 * held: that is a stream, and its sender would stand still; alone it hears of its message with the reply. */
+	RESUME_REPORT = 128 << 10, /* bytes of such messages that must be reported to their sender now */
+	/* Its user waits, and the peer takes nothing, for so many paces of the link: a copy is better. Sooner where
+	 * several are held: that is a stream, and its sender would stall; the arrival of a single message is reported
+	 * with the reply. */
 	RESUME_PACES = 8,
 	RESUME_STREAM_PACES = 1,
 	RESUME_RING = 1 << 20, /* eager bytes that are kept: the window */
@@ -80,7 +81,7 @@ struct tcp_lane_resume {
 	bool tell;		    /* a STOPPED frame is to be sent */
 	bool peer_stopped, settled; /* stopped: the peer has too; its count was acted upon */
 	uint64_t peer_pieces;
-	uint64_t pieces, pieces_told; /* that have come whole; what the peer was told of, roughly */
+	uint64_t pieces, pieces_told; /* that have come whole; what was reported to the peer, roughly */
 	/* Pieces that it was given, and of these the first that is kept, in a ring of RESUME_KEPT. */
 	uint64_t given, first;
 	struct tcp_kept *kept;	/* owned; NULL for lane 0 */
@@ -99,9 +100,9 @@ struct tcp_resume {
 	/* Owned: RESUME_RING bytes. Eager bytes from `received` to tx.eager_out, each at its count modulo that. */
 	uint8_t *ring;
 	uint64_t received;	 /* eager bytes that the peer has */
-	uint64_t received_at;	 /* ticks: when it last said that there are more of them */
+	uint64_t received_at;	 /* ticks: when it last reported more of them */
 	uint64_t got;		 /* eager bytes that have come */
-	uint64_t unreported;	 /* of those of messages that their sender holds, what it was not told of */
+	uint64_t unreported;	 /* of those of messages that their sender holds, what was not reported yet */
 	struct gantry_list held; /* sends: eager messages that left from their user's buffer, in that order */
 	uint32_t held_n;	 /* how many */
 	uint64_t adopted;	 /* of these, how many were copied after all: for the log and tests */

@@ -21,7 +21,7 @@ enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000, LONE_TIMES = 4, HASTY_TIMES = 
 /*
  * File descriptors that are left, less what links that were made a moment ago may still take. Counting those in use
  * takes as long as there are many, and a process may make a thousand links in a second: so they are counted now and
- * then, and again before somebody is refused.
+ * then, and again before a connection is refused.
  */
 static long fds_left(long need, long *ret_limit)
 {

@@ -30,7 +30,7 @@ struct tcp_stage {
 static struct stages_mu stages_mu_one;
 static struct gantry_list stages GUARDED_BY(stages_mu) = {&stages, &stages};
 
-/* UNCHECKED: nobody else knows the stage any more. */
+/* UNCHECKED: no other thread has a reference to the stage any more. */
 static void stage_free(struct tcp_stage *s) UNCHECKED
 {
 	if (!s)
@@ -42,7 +42,7 @@ static void stage_free(struct tcp_stage *s) UNCHECKED
 	free(s);
 }
 
-/* UNCHECKED: nobody else knows the stage yet. */
+/* UNCHECKED: no other thread has a reference to the stage yet. */
 static gantry_result stage_new(struct gantry_device *dev, struct tcp_stage **ret_stage) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
@@ -131,7 +131,7 @@ gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size
 	if (!b)
 		return GANTRY_AGAIN;
 	TRY(dev->ops->queue_copy(dev, GANTRY_COPY_OUT, b->host, src, size));
-	/* Without a fence nobody can know when the piece is free: it is lost, and the error ends the link. */
+	/* Without a fence there is no way to know when the piece is free: it is lost, and the error ends the link. */
 	b->fence = UINT64_MAX;
 	b->copying = true;
 	TRY(dev->ops->queue_fence(dev, GANTRY_COPY_OUT, &b->fence));
@@ -254,7 +254,7 @@ void tcp_stage_progress(struct tcp_link *l)
 	gantry_result r = GANTRY_OK;
 	bool flush = false;
 
-	/* Whoever finds the lock taken leaves it to the next look. */
+	/* A thread that finds the lock taken leaves it to the next look. */
 	if (!load_relaxed(&l->devmem.copying_out_n) || tcp_link_failed(l) || !link_mu_trylock(&l->mu))
 		return;
 	while (r == GANTRY_OK && !gantry_list_empty(&l->devmem.copying_out))

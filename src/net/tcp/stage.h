@@ -2,8 +2,9 @@
 /*
  * Sending from device memory through pinned host memory: one stage per device and process, shared and counted.
  *
- * A message takes a piece of the stage's pool (device/pinned.h), and the device copies it there (never while anybody
- * waits); the link sends the piece's bytes like any other memory once the copy is done. The piece is free again when the
+ * A message takes a piece of the stage's pool (device/pinned.h), and the device copies it there (no thread waits for
+ * the copy); the link sends the piece's bytes like any other memory once the copy is done. The piece is free again when
+ * the
  * message is, so what is in flight is bounded by GANTRY_UNPACK_STAGE: without a free piece a send has to come again
  * later. A piece that is given back while its copy is under way is free when that is over.
  *

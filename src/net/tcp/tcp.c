@@ -475,7 +475,7 @@ static gantry_result prepare_sends(struct tcp_comm *c, struct tcp_mr *mr)
 	gantry_result r = tcp_link_stage(c->link, c->device);
 
 	source = r == GANTRY_OK && mr->size ? tcp_txmem_source(c->link, c->source, c->device) : NULL;
-	/* It has said why not: through the stage then. */
+	/* The reason was logged: through the stage then. */
 	if (source && tcp_txmem_bind(c->link, source, c->device, mr->data, mr->size, &mr->txmem) != GANTRY_OK)
 		mr->txmem = NULL;
 	return r;

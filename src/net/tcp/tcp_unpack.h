@@ -30,7 +30,7 @@
  * publication: payload, descriptors, count, done.
  *
  * No landing page is free: the table puts bytes into the buffer itself, by copies that are waited for. That is slow and
- * is said in the log, but nothing stands still: what holds the pages may be other messages that are not whole either.
+ * is logged, but nothing stalls: the pages may be held by other messages that are not whole either.
  *
  * Threads: taking and consuming belong to the thread that posts and tests; what arrives is handled under link_mu.
  */
@@ -60,7 +60,7 @@ struct tcp_rx_memory {
 gantry_result tcp_rx_memory_resolve(const struct gantry_net_config *config, struct tcp_context *ctx);
 /* The context's device, or the current one, and its pool. Slow the first time: no lock held. */
 gantry_result tcp_rx_memory_open(const struct tcp_context *ctx, struct tcp_rx_memory *ret_memory);
-/* Both leave it empty. close: the last reference to a pool waits for the device, so no lock held; those who have one
+/* Both leave it empty. close: the last reference to a pool waits for the device, so no lock held; callers that hold one
  * take it out and close it later. */
 struct tcp_rx_memory tcp_rx_memory_take(struct tcp_rx_memory *h);
 void tcp_rx_memory_close(struct tcp_rx_memory *h);
@@ -104,7 +104,7 @@ struct tcp_unpack {
 	int cpu_memory, cpu_pool;	     /* the CPU writes memory of the device; it reads and writes the pool */
 	uint64_t table_max;		     /* bytes of a message that a table holds */
 	uint64_t posted;		     /* slots taken so far */
-	uint32_t busy, unconsumed; /* slots taken now; those of which test has said done. Relaxed, for the log */
+	uint32_t busy, unconsumed; /* slots taken now; those that test has reported as done. Relaxed, for the log */
 	struct tcp_unpack_slot slots[GANTRY_UNPACK_DEPTH];
 	struct tcp_unpack_recv spare[UNPACK_SPARE];
 	/* For the log; link_mu, but for the last two, which are the posting thread's. */
@@ -119,7 +119,7 @@ void tcp_unpack_destroy(struct tcp_unpack *u); /* may wait for the device: no lo
 void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_handle *ret_handle);
 /* From now on receives of this link go through it. */
 gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u);
-/* The link does without it again: everything goes back. All lanes' receiving locks are taken, or nobody else has the
+/* Detaches it from the link: everything goes back. All lanes' receiving locks are taken, or no other thread has the
  * link. */
 void tcp_unpack_detach(struct tcp_link *l) REQUIRES(link_mu);
 /* device: data is memory of the queue's device; optional: LL or LL128. */

@@ -69,7 +69,7 @@ struct wire_state {
 	uint32_t done_bits; /* bit k: bulk message done + 1 + k is done as well */
 	uint64_t consumed;  /* eager bytes, headers included, that are in their buffers */
 	uint64_t received;  /* eager bytes, headers included, that have come, in the order in which they were sent */
-	bool sends;	    /* whoever says this has, or had, a comm that sends over the link */
+	bool sends;	    /* the sender of this has, or had, a comm that sends over the link */
 	bool has_tag;	    /* tag and posted are set */
 	uint32_t tag;
 	uint32_t posted; /* receives posted with this tag */

@@ -16,7 +16,7 @@
 
 enum { DRAIN_MAX = 64 };
 
-static int unusable; /* binding has failed once: it is said once, and not tried again; relaxed */
+static int unusable; /* binding has failed once: logged once, and not tried again; relaxed */
 
 const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum gantry_net_unpack kind,
 						 const struct gantry_device *dev)

@@ -7,8 +7,8 @@
  * carry payload only: no header has to find its place between calls that may be carried out late. When a lane changes
  * to messages of another kind, it waits until its calls are complete.
  *
- * A message is done when its receiver says so, as with every other way of sending without a copy: then nobody needs its
- * bytes any more, whatever the kernel still holds. Completions are read so that the kernel forgets about them.
+ * A message is done when its receiver reports so, as with every other way of sending without a copy: then its bytes are
+ * not needed any more, whatever the kernel still holds. Completions are read so that the kernel forgets about them.
  *
  * MSG_ZEROCOPY counts its calls on the same socket, so a link does one or the other.
  */
@@ -41,7 +41,7 @@ void tcp_txmem_free(struct tcp_txmem *m); /* NULL is fine */
 gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, const void *data, size_t size, int tag,
 				   void **ret_request);
 
-/* The direction is closed. All lanes' sending locks are taken, or nobody else has the link. */
+/* The direction is closed. All lanes' sending locks are taken, or no other thread has the link. */
 void tcp_txmem_close(struct tcp_link *l) REQUIRES(link_mu);
 
 #endif

@@ -357,7 +357,7 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 	add_count(&u->unconsumed, -1);
 	u->consumed++;
 	u->holding_ticks += gantry_ticks() - slot->side.since;
-	/* Nobody else has the slot: its table needs no lock. */
+	/* No other thread has the slot: its table needs no lock. */
 	r = release_recv(&slot->side);
 	if (u->busy == 0) /* maybe for long: nothing is kept back */
 		tcp_unpack_flush(l);

@@ -20,7 +20,7 @@ static int fail_link(struct tcp_link *l, gantry_result r, const char *what) REQU
 
 /* ---- arriving ---- */
 
-/* Do its bytes go through the table, whoever has them? Else the CPU may write them to the buffer's data. */
+/* Do its bytes go through the table, wherever they are? Else the CPU may write them to the buffer's data. */
 static bool is_described(const struct tcp_recv *recv)
 {
 	const struct tcp_unpack_recv *u = recv->unpack;
@@ -207,7 +207,7 @@ static gantry_result settle_recv(struct tcp_unpack *u, struct tcp_recv *recv)
 		if (r != GANTRY_OK)
 			return r;
 	}
-	/* What a NIC has written to the device's memory must be there before anybody is told to read it. */
+	/* What a NIC has written to the device's memory must be there before a kernel is notified to read it. */
 	if (is_described(recv) && u->pool->source->kind == GANTRY_NET_UNPACK_KERNEL && !ur->copying)
 		TRY(u->dev->ops->flush_remote_writes(u->dev));
 	if (ur->place == TCP_PLACE_BOUNCE || ur->place == TCP_PLACE_GATHER) {

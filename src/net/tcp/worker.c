@@ -21,7 +21,7 @@
 #include "net/tcp/tcp_unpack.h"
 
 /*
- * One pass over a link's lanes, made by whoever calls test.
+ * One pass over a link's lanes, made by the thread that calls test.
  *
  * Which sockets are worth a system call? The control lane always, at full rate while a small message may come; while
  * only large messages are outstanding, at most every GANTRY_POLL_PACE. A bulk lane only while a large receive is posted
@@ -264,7 +264,7 @@ static void sleep_until_needed(int self)
 			continue;
 		if (load_relaxed(&l->rx.large_posted) && !tcp_link_failed(l))
 			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
-				/* Completions that nobody has read would end the poll at once, and so would an end. */
+				/* Unread completions would end the poll at once, and so would an end. */
 				if (!tcp_lane_busy(&l->lanes[k]) && !load_relaxed(&l->lanes[k].rx.eof))
 					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].io.fd, .events = POLLIN};
 			}
@@ -368,7 +368,7 @@ static void start_workers(void)
 	for (int i = 0; i < wanted; i++) {
 		if (gantry_thread_start("gantry-helper", run_worker, (void *)(intptr_t)i, &workers.threads[i]) !=
 		    GANTRY_OK)
-			break; /* it has said why; what there is will do */
+			break; /* the reason was logged; fewer workers will do */
 		store_release(&workers.n, i + 1);
 	}
 }

@@ -2,8 +2,8 @@
 /*
  * Worker threads: more hands for large messages where there are CPUs to spare. None on small machines.
  *
- * They only accelerate. Whoever calls test progresses every lane by itself, so nothing depends on a worker being
- * awake, and a lane that somebody works on is left alone (its lock is taken).
+ * They only accelerate. The thread that calls test progresses every lane by itself, so nothing depends on a worker
+ * being awake, and a lane that another thread works on is left alone (its lock is taken).
  *
  * A worker with nothing to do sleeps in poll: on the sockets of links that have large messages outstanding, and on an
  * eventfd. Posting a large message writes to that eventfd only if a worker sleeps. Where CPUs are short, workers beyond

@@ -24,7 +24,7 @@ struct command {
 struct menu {
 	const char *head, *tail; /* of the help, around the list */
 	int width;
-	const char *unknown, *lister; /* what is said of a word that is none of them */
+	const char *unknown, *lister; /* error text for an unknown word, and the command that lists them */
 	struct command commands[NAMES_MAX];
 };
 
@@ -45,7 +45,7 @@ static const struct menu top = {
 		     {"run", cmd_run, "a program that uses NCCL, on Gantry's libnccl.so.2"},
 		     {"reducer", cmd_reducer, "adds up what ranks send, for jobs with GANTRY_REDUCERS (collNet)"},
 		     {"top", cmd_top, "what running processes move and wait for, live"},
-		     {"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
+		     {"stall", cmd_stall, "find the rank that a hung job waits for"},
 		     {"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},
 		     {"report", cmd_report, "figures of perf and bench as one page with plots"},
 		     {"devmem-helper", cmd_devmem_helper, "privileged: binds NICs to GPU memory for other processes"},
@@ -130,7 +130,7 @@ static int cmd_help(int argc, char **argv)
 static int cmd_perf(int argc, char **argv)
 {
 	if (argc < 2) {
-		fprintf(stderr, "gantry perf: an OP is missing\n");
+		fprintf(stderr, "gantry perf: no OP given\n");
 		return show(&perf, stderr);
 	}
 	gantry_log_failures_are_told(1); /* each of them prints its failure itself */

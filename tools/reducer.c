@@ -36,7 +36,7 @@ static const uint64_t look_ns = 100000000; /* how often to look for a signal whi
 /* clang-format off */
 #define AT(field) offsetof(struct request, field)
 static const struct option_spec specs[] = {
-	{0, OPTION_TEXT, "listen", AT(listen), 0, 0, NULL, "ADDR[:PORT]", "where ranks ask, port 18521 if none is given (default: the first address of the interfaces in use)"},
+	{0, OPTION_TEXT, "listen", AT(listen), 0, 0, NULL, "ADDR[:PORT]", "address to listen on, port 18521 if none is given (default: the first address of the interfaces in use)"},
 	{0, OPTION_SIZE, "memory", AT(memory), 1 << 20, 1ull << 50, NULL, "SIZE", "buffers of all jobs together; a job beyond it is refused (default 1G)"},
 	{0, OPTION_SIZE, "job-memory", AT(job_memory), 1 << 20, 1ull << 50, NULL, "SIZE", "the same of one job; jobs of up to 1024 ranks take 33M at most (default 256M)"},
 	{0, OPTION_TIME, "every", AT(every), 10000000, 0, NULL, "TIME", "a line with the state of all jobs so often (default: none)"},
@@ -54,7 +54,7 @@ static const struct option_set set = {
 	OPTION_SPECS(specs),
 };
 
-/* ---- what is said ---- */
+/* ---- output ---- */
 
 static int in_json; /* --json */
 
@@ -122,9 +122,8 @@ static void tell_status(const struct reducer_server *s)
 
 	reducer_server_status(s, &t);
 	if (!in_json) {
-		printf("%s, %u of them not complete, %s; %llu pieces, %s in, %s out\n", COUNT_TEXT(t.jobs, "job"),
-		       t.gathering, SIZE_TEXT(t.memory), (unsigned long long)t.pieces, SIZE_TEXT(t.received),
-		       SIZE_TEXT(t.sent));
+		printf("%s (%u incomplete), %s; %llu pieces, %s in, %s out\n", COUNT_TEXT(t.jobs, "job"), t.gathering,
+		       SIZE_TEXT(t.memory), (unsigned long long)t.pieces, SIZE_TEXT(t.received), SIZE_TEXT(t.sent));
 		fflush(stdout);
 		return;
 	}

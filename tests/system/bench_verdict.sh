@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 
 quiet='{"wrong_bytes": 0, "ok": true, "cpus": 2, "other_cpus": 0.01, "steal_cpus": 0, "warning": null}'
-busy='{"wrong_bytes": 0, "ok": true, "cpus": 2, "other_cpus": 1.7, "steal_cpus": 0, "warning": "other processes used 1.7 of 2 CPUs while this was measured: the figures mean little"}'
+busy='{"wrong_bytes": 0, "ok": true, "cpus": 2, "other_cpus": 1.7, "steal_cpus": 0, "warning": "other processes used 1.7 of 2 CPUs during the measurement: these figures are unreliable (the machine is busy)"}'
 net() { # bandwidth ratio, wrong bytes, closing line
 	echo '{"op": "net", "machine": "stub", "command": "gantry perf net", "commit": "0"}'
 	echo "{\"bytes\": 4096, \"bw_gbs\": 1, \"wrong\": $2, \"bw_ratio\": $1, \"lat_ratio\": 0.5, \"cpu_ratio\": 0.5}"

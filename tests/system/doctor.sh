@@ -78,7 +78,7 @@ for bad in GANTRY_PORT_RANGE=abc GANTRY_PORT_RANGE=9-8 GANTRY_ADVERTISE=nowhere 
 done
 expect 1 env GANTRY_PORT_RANGE=abc "$gantry" doctor
 [ "$(sed -n 1p "$tmp/out")" = "ready for: nothing" ] || die "ready in spite of GANTRY_PORT_RANGE=abc"
-sed -n 2p "$tmp/out" | grep -q 'because GANTRY_PORT_RANGE=abc is not allowed$' || die "the verdict does not give the reason"
+sed -n 2p "$tmp/out" | grep -q 'because GANTRY_PORT_RANGE=abc is invalid$' || die "the verdict does not give the reason"
 for bad in GANTRY_TRANSPORT=foo GANTRY_TRANSPORT=net,smh GANTRY_TRANSPORT_LIBS=/nonexistent/libt.so GANTRY_NET_PLUGIN=/nonexistent/libp.so \
 	GANTRY_SECRET_FILE=/nonexistent/secret GANTRY_ENCRYPT=on GANTRY_ENCRYPT=require; do
 	expect 1 env $bad "$gantry" doctor --params --json

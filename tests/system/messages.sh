@@ -35,8 +35,8 @@ once 2 "^gantry perf sendrecv: --pattern star: not one of .*ring" "$gantry" perf
 once 2 "^gantry perf rx: --[a-z]+ 1000T: not a size from [0-9]+k? to 64G$" "$gantry" perf rx -e 1000T
 once 2 "^gantry perf sendrecv: --timeout soon: not a duration, such as " "$gantry" perf sendrecv --timeout soon
 once 2 "^gantry check: unknown option '--lst', did you mean '--list'\?$" "$gantry" check --lst
-once 2 "^gantry check: there is no rule 'odering', did you mean 'ordering'\?$" "$gantry" check --rule odering
-once 2 "^gantry check: there is no rule 'something'; gantry check --list lists them$" "$gantry" check --rule something
+once 2 "^gantry check: unknown rule 'odering', did you mean 'ordering'\?$" "$gantry" check --rule odering
+once 2 "^gantry check: unknown rule 'something'; gantry check --list lists them$" "$gantry" check --rule something
 once 2 "^gantry devmem-helper: unknown option '--sockt', did you mean '--socket'\?$" "$gantry" devmem-helper --sockt x
 
 # Parameters: found before any rank is started.

@@ -39,7 +39,7 @@ verdict() {
 start stop
 odd=$(grep -l '"rank":2,' "$tmp/dir"/rank-*.jsonl | sed 's/.*-\([0-9]*\).jsonl/\1/')
 for ((i = 0; i < 60 && $(reports) < 2; i++)); do sleep 0.1; done
-verdict "verdict \(stopped.*rank 2 of 4 \([^ ]*, pid $odd\) was not heard of .*rank [13] of 4 .* on the link with .*in AllReduce #3 \("
+verdict "verdict \(stopped.*rank 2 of 4 \([^ ]*, pid $odd\) gave no sign of life .*rank [13] of 4 .* on the link with .*in AllReduce #3 \("
 "$gantry" stall --json "$tmp/dir" | grep -q '"rank": 2, "cause": "stopped".*"comm": "000000001234abcd", "nranks": 4' ||
 	die "--json: $("$gantry" stall --json "$tmp/dir")"
 stop

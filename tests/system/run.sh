@@ -21,7 +21,7 @@ expect 5 bash -c 'exit 5' -n 3
 expect 127 -- /nowhere/program
 expect 126 -- /etc/passwd
 expect 2
-has err "a program is missing"
+has err "no program given"
 expect 2 --library /nowhere/libnccl.so.2 -- true
 has err "/nowhere/libnccl.so.2: No such file"
 expect 2 -n 0 -- true

@@ -401,13 +401,18 @@ TEST(loads)
 	warns(20, 0, 16.1, 10, "");
 	warns(20, 0.9, 20, 10, "");
 	warns(1, 1, 0, 0.1, "");
-	warns(20, 0, 3, 10, "other processes used 1.7 of 2 CPUs while this was measured: the figures mean little");
-	warns(20, 0, 16, 10, "other processes used 0.4 of 2 CPUs while this was measured: the figures mean little");
-	warns(15, 6, 15, 10, "the hypervisor took 0.6 of 2 CPUs while this was measured: the figures mean little");
+	warns(20, 0, 3, 10,
+	      "other processes used 1.7 of 2 CPUs during the measurement: these figures are unreliable (the machine is "
+	      "busy)");
+	warns(20, 0, 16, 10,
+	      "other processes used 0.4 of 2 CPUs during the measurement: these figures are unreliable (the machine is "
+	      "busy)");
+	warns(15, 6, 15, 10,
+	      "the hypervisor took 0.6 of 2 CPUs during the measurement: these figures are unreliable (the machine is "
+	      "busy)");
 	warns(15, 5, 5, 10,
-	      "other processes used 1.0 and the hypervisor took 0.5 of 2 CPUs while this was measured: the figures "
-	      "mean "
-	      "little");
+	      "other processes used 1.0 and the hypervisor took 0.5 of 2 CPUs during the measurement: "
+	      "these figures are unreliable (the machine is busy)");
 }
 
 /*

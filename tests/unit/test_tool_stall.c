@@ -428,7 +428,7 @@ TEST(ranks_of_processes)
 		       "\"bytes\":64,\"waits_for\":\"peer\",\"wait_ms\":100,\"heard_ms\":2500,\"silent\":1}") == NULL);
 	stall_judge_processes(&h.set, &v);
 	CHECK_STR(v.cause, "stopped");
-	CHECK_HAS(v.text, "rank 1 of 3 (node, pid 2) was not heard of for 2.5 s");
+	CHECK_HAS(v.text, "rank 1 of 3 (node, pid 2) gave no sign of life for 2.5 s");
 	CHECK_HAS(take(&h, "{\"kind\":\"rank\",\"pid\":1}"), "without its number");
 	stall_free(&h.set);
 }

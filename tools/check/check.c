@@ -28,9 +28,9 @@
  * them and turns what became of them into a verdict.
  *
  * In the order in which they count: a process that died of a signal or ended by
- * itself, a plugin call longer than the rule's limit, the deadline, and what the
- * processes themselves said. A crash counts first because the other process
- * often sees a broken connection sooner than the tool sees the corpse.
+ * itself, a plugin call longer than the rule's limit, the deadline, and the verdicts of the processes themselves. A
+ * crash counts first because the other process often sees a broken connection sooner than the tool sees the dead
+ * process.
  */
 
 struct check_options {
@@ -226,7 +226,7 @@ static void hung(const struct pair *p, char detail[CHECK_DETAIL])
 				       p->alive[i] ? p->shared->side[i].phase : "ended", i + 1 < p->n ? "," : "");
 }
 
-/* What the processes said themselves. */
+/* The verdicts of the processes themselves. */
 static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAIL])
 {
 	const struct check_status *st = p->shared->side;
@@ -244,7 +244,8 @@ static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAI
 		}
 	for (int i = 0; i < p->n; i++)
 		if (said(p, i) != CHECK_PASS && !(i == 1 && p->shared->expect_death)) {
-			snprintf(detail, CHECK_DETAIL, "%s gave no verdict, phase: %s", side_name(p, i), st[i].phase);
+			snprintf(detail, CHECK_DETAIL, "%s reported no result, phase: %s", side_name(p, i),
+				 st[i].phase);
 			return CHECK_FAIL;
 		}
 	snprintf(detail, CHECK_DETAIL, "%s", st[0].detail[0] ? st[0].detail : st[1].detail);
@@ -453,9 +454,9 @@ static const struct option_spec specs[] = {
 	{0, OPTION_CHOICE, "table", AT(table), 0, 0, "all|net|collnet|tuner|profiler", NULL, "tables of this kind only (all)"},
 	{0, OPTION_INT, "version", AT(version), 1, GANTRY_NET_VERSION_MAX, NULL, "N", "this version only (every one that is exported)"},
 	{0, OPTION_TEXT, "rule", AT(rule), 0, 0, NULL, "NAME", "this rule only (all)"},
-	{0, OPTION_CHOICE, "device", AT(opt.device), 0, 0, "auto|cuda|host", NULL, "whose memory stands for a GPU's (auto: GPU 0 if there is one)"},
+	{0, OPTION_CHOICE, "device", AT(opt.device), 0, 0, "auto|cuda|host", NULL, "device memory to test with (auto: GPU 0 if there is one)"},
 	{0, OPTION_TIME, "timeout", AT(opt.timeout_ns), 1000000000, 0, NULL, "S", "the longest that a rule may take (10s)"},
-	{0, OPTION_INT, "retries", AT(opt.retries), 0, 100, NULL, "N", "second runs that may fail before failures of time are reported at once (3)"},
+	{0, OPTION_INT, "retries", AT(opt.retries), 0, 100, NULL, "N", "second runs that may fail before timing failures are reported at once (3)"},
 	{0, OPTION_TIME, "late", AT(opt.extent.late_ns), 1000000, 0, NULL, "S", "how late the latest peer is (3s; at most a third of the timeout)"},
 	{0, OPTION_SIZE, "large", AT(opt.extent.large), 1, (uint64_t)1 << 40, NULL, "SIZE", "the largest message (256M)"},
 	{0, OPTION_INT, "comms", AT(opt.extent.comms), 2, 4096, NULL, "N", "connections at once (64)"},
@@ -516,7 +517,7 @@ static int check_rule(const char *name)
 			return 0;
 		names[n++] = r->name;
 	}
-	return options_unknown("gantry check: there is no rule", name, names, n, "gantry check --list");
+	return options_unknown("gantry check: unknown rule", name, names, n, "gantry check --list");
 }
 
 static int table_asked(const struct request *q, enum check_table table)
@@ -723,7 +724,7 @@ int cmd_check(int argc, char **argv)
 		return EXIT_FINE;
 	}
 	if (!q.opt.plugin)
-		return options_wrong(&set, "a PLUGIN is missing; gantry check --help says more");
+		return options_wrong(&set, "no PLUGIN given; see gantry check --help");
 	/* A plugin whose deadline is longer than a rule's would look as if it never reported a dead peer. */
 	setenv("GANTRY_TIMEOUT", "3s", 0);
 	if (gantry_params_load(0) != GANTRY_OK)

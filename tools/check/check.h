@@ -196,7 +196,7 @@ void check_communicator_start(struct check_side *other, void (*run)(struct check
 void check_communicator_wait(struct check_side *other);
 void check_communicator_end(struct check_side *other); /* the service thread ends, and then the context */
 
-/* check_flow.c: what NCCL's service thread does. Unless said otherwise, called on the progress thread. */
+/* check_flow.c: what NCCL's service thread does. Unless noted otherwise, called on the progress thread. */
 /* A handle between guard bytes: the plugin owns the 128 in the middle. */
 struct check_handle {
 	uint8_t before[CHECK_GUARD], bytes[GANTRY_NET_HANDLE_SIZE], after[2 * GANTRY_NET_HANDLE_SIZE];

@@ -46,7 +46,7 @@ struct op {
 	ncclDataType_t type;
 	ncclRedOp_t red;
 	size_t per_rank, offset, bytes; /* allreduce: bytes alone */
-	size_t garbage;			/* bytes at its end that nobody looks at, not a number among them */
+	size_t garbage;			/* bytes at its end that are not read, NaNs among them */
 	int in_place;
 };
 

@@ -178,7 +178,7 @@ void check_abandoned_job(struct check_side *s, void *comm)
 		check_tell(s, handle, sizeof(handle));
 		return;
 	}
-	check_phase(s, "connect with nobody accepting");
+	check_phase(s, "connect without a peer accepting");
 	check_hear(s, handle, sizeof(handle));
 	for (int i = 0; i < TRIES && !*ret; i++) {
 		CHECK_MUST(s, CHECK_SERVICE, "connect", s->net->ops->connect(s->net, s->ctx, 0, handle, ret, &none));

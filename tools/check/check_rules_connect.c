@@ -327,26 +327,26 @@ static void lonely_accept_job(struct check_side *s, void *arg)
 	void *comm = NULL;
 
 	(void)arg;
-	check_phase(s, "accept with nobody connecting");
+	check_phase(s, "accept without a peer connecting");
 	for (int i = 0; i < LONELY; i++) {
 		void *listen = check_listen(s, 0, handle);
 
 		for (int k = 0; k < TRIES / LONELY; k++) {
 			CHECK_MUST(s, CHECK_SERVICE, "accept", s->net->ops->accept(s->net, listen, &comm, &none));
 			if (comm)
-				check_fail(s, "accept gave a comm though nobody connected");
+				check_fail(s, "accept returned a comm although no peer connected");
 			check_sleep_ms(TRY_PAUSE_MS);
 		}
 		CHECK_MUST(s, CHECK_SERVICE, "closeListen", s->net->ops->close_listen(s->net, listen));
 	}
 }
 
-/* Sends nobody receives, or receives nobody sends to: post some, then look at the oldest. */
+/* Sends without a receive, or receives without a send: post some, then look at the oldest. */
 static struct check_flow *lonely_posts(struct check_side *s, const struct check_plan *p, void *comm, int sending)
 {
 	struct check_flow *f = check_flow_open(s, p, comm, sending);
 
-	check_phase(s, sending ? "isend and test with nobody receiving" : "irecv and test with nobody sending");
+	check_phase(s, sending ? "isend and test without a receive" : "irecv and test without a send");
 	for (int i = 0; i < POSTS; i++)
 		check_flow_post(f);
 	for (int i = 0; i < TRIES; i++) {
@@ -375,7 +375,7 @@ static void lonely_transfer(struct check_side *s, int lonely_role)
 
 static void rule_nonblocking(struct check_side *s)
 {
-	void *lonely = NULL; /* A: the listener nobody accepts on; B: what connecting to it gave, if anything */
+	void *lonely = NULL; /* A: the listener without an accept; B: the comm from connecting to it, if any */
 
 	s->slow_ns = BOUND_MS * (uint64_t)s->stretch * CHECK_MS;
 	if (s->role == 0)
@@ -482,7 +482,7 @@ static void rule_null_request(struct check_side *s)
 	if (sending) {
 		uint64_t since = gantry_now_ns();
 
-		check_phase(s, "posting sends that nobody receives yet");
+		check_phase(s, "posting sends before their receives");
 		while (f->posted < sends && !f->nulls)
 			check_flow_post(f);
 		taken = f->posted;

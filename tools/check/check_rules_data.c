@@ -279,7 +279,7 @@ enum {
 	LEAK_ROUND_BYTES = 512 /* of malloc, in each round */
 };
 
-/* NCCL's ranks do not wait for each other in the end: what a sender has been told is done must arrive. */
+/* NCCL's ranks do not wait for each other in the end: a send that was reported as done must arrive. */
 static void rule_close_after_done(struct check_side *s)
 {
 	int sending = s->role == 1;
@@ -414,7 +414,7 @@ static gantry_result await_error(struct check_side *s, struct check_flow *f, int
 		if (r != GANTRY_OK)
 			return r;
 		if (done && !f->sending && p->index >= sent)
-			check_fail(s, "receive %d was reported done, %d bytes, though nobody sent to it", p->index,
+			check_fail(s, "receive %d was reported done, %d bytes, although no send was posted", p->index,
 				   sizes[0]);
 		if (done && !f->sending)
 			check_flow_received(f, p, sizes);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `array`: where the pointer is. Its room is the next power of two from the count on, so nobody has to keep it. */
+/* `array`: where the pointer is. Its room is the next power of two from the count on, so it need not be stored. */
 static inline void *array_add(void *array, size_t *n, size_t size)
 {
 	void *p;

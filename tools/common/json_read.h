@@ -49,8 +49,9 @@ const char *json_get_text(const struct json_doc *doc, const char *key, const cha
 int json_read_lines(const char *path, const char *(*fn)(void *ctx, const struct json_doc *doc), void *ctx, char *why,
 		    size_t len);
 
-/* Calls `read` for a file, or for all files of a folder that scandir's `pick` takes, in order. It returns 1, or 0 after a line
- * on stderr. 1: all went well, and there were some; `files` is what a folder without any is said to lack. */
+/* Calls `read` for a file, or for all files of a folder that scandir's `pick` takes, in order. It returns 1, or 0 after
+ * a line on stderr. 1: all went well, and there were some; `files`: what the error calls the files that a folder
+ * lacks. */
 int json_read_path(const char *program, const char *path, int (*pick)(const struct dirent *e), const char *files,
 		   int (*read)(void *ctx, const char *path), void *ctx);
 

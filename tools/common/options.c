@@ -206,7 +206,7 @@ static int take_time(const struct option_set *set, const struct option_spec *s, 
 	return wrong(set, s, text, what);
 }
 
-/* -1: wrong, and said so. */
+/* -1: wrong, and reported. */
 static int take(const struct option_set *set, const struct option_spec *s, const char *text, void *fields)
 {
 	void *field = (char *)fields + s->at;
@@ -245,7 +245,7 @@ static void make_tables(const struct option_set *set, struct tables *t)
 	struct option *l = t->longs;
 	char *p = t->letters;
 
-	*p++ = ':'; /* so that a missing value is told from an unknown option */
+	*p++ = ':'; /* so that a missing value is distinguished from an unknown option */
 	*p++ = 'h';
 	for (size_t i = 0; i < set->nspecs; i++) {
 		const struct option_spec *s = &set->specs[i];

@@ -21,7 +21,7 @@ static int limit_time(int fd, uint64_t ns)
 		       : 0;
 }
 
-/* What the limit ends is said to be that, in accept, connect, send and recv alike. */
+/* Errors caused by the time limit are reported as such, in accept, connect, send and recv alike. */
 static int timed_out(void)
 {
 	if (errno == EAGAIN || errno == EINPROGRESS)

@@ -2,8 +2,8 @@
 /*
  * `gantry doctor`: options, the verdict and printing.
  *
- * Lines that the core logs while it is being examined become findings if they are warnings. Errors are found in
- * gantry_last_error() by whoever called the core, and would be said twice.
+ * Lines that the core logs while it is being examined become findings if they are warnings. Errors are taken from
+ * gantry_last_error() by the caller of the core, and would be reported twice.
  */
 #include "doctor/doctor.h"
 

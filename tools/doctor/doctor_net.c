@@ -141,7 +141,7 @@ void doctor_near(struct doctor *d, const char *name, const struct gantry_device 
 	int node = gantry_topology_node(dev);
 
 	if (inet_wanted_nics(&nics) != GANTRY_OK)
-		return; /* doctor_interfaces has said why */
+		return; /* doctor_interfaces has reported why */
 	for (int i = 0; i < nics->count; i++) {
 		size_t at = strlen(text);
 
@@ -201,7 +201,7 @@ static void say_step(struct doctor *d, const char *of, const struct devmem_step 
 		   devmem_verdict_name(step->verdict), step->reason, step->advice);
 }
 
-/* What does not depend on the NIC is said only with the first NIC, and the same of the device. */
+/* Steps that do not depend on the NIC are reported only with the first NIC, and the same for the device. */
 static void say_steps(struct doctor *d, const struct devmem_step *steps, const char *nic, const char *of, int first_nic,
 		      int first_dev)
 {
@@ -287,7 +287,7 @@ static void say_leftovers(struct doctor *d)
 			doctor_say(
 				d, "devmem", names[i], DOCTOR_NOTE, "changed",
 				"header split, features or RSS are set up by a process that is bound, or that crashed",
-				"gantry doctor --undo-devmem puts back what nobody uses");
+				"gantry doctor --undo-devmem restores NICs that are no longer in use");
 		free(before);
 	}
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry doctor`: GPUs, this build and its libraries, the plugin that NCCL would load, and the parameters. Whether a
- * parameter's text is allowed at all is in the table that a job reads it by; whether what it names can be used here is
- * asked of those who would use it.
+ * parameter's text is valid at all is decided by the table that a job reads it by; whether what it names can be used
+ * here is decided by the code that would use it.
  */
 #include <errno.h>
 #include <glob.h>
@@ -225,7 +225,7 @@ void doctor_plugin(struct doctor *d)
 		return;
 	}
 	if (strcmp(d->plugin, "none") == 0) {
-		doctor_say(d, "plugin", "none", DOCTOR_NOTE, "none", "NCCL is told to load no plugin",
+		doctor_say(d, "plugin", "none", DOCTOR_NOTE, "none", "NCCL is configured to load no plugin",
 			   "NCCL_NET_PLUGIN=gantry to use Gantry");
 		doctor_can(d, DOCTOR_PLUGIN, 0, "NCCL_NET_PLUGIN=none");
 		return;
@@ -258,7 +258,7 @@ void doctor_load_params(struct doctor *d)
 		text = getenv(p.env);
 		if (!text || gantry_param_allows(i, text))
 			continue;
-		doctor_block(d, TEXT("%s=%.64s is not allowed", p.env, text));
+		doctor_block(d, TEXT("%s=%.64s is invalid", p.env, text));
 		d->bad[i] = doctor_copy(text);
 		unsetenv(p.env);
 	}
@@ -344,7 +344,7 @@ static gantry_result try_congestion(const char *value)
 	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, (socklen_t)strlen(value)))
 		e = errno;
 	close(fd);
-	gantry_set_last_error(e == ENOENT  ? "the kernel has no such congestion control"
+	gantry_set_last_error(e == ENOENT  ? "the kernel does not have this congestion control"
 			      : e == EPERM ? "not in net.ipv4.tcp_allowed_congestion_control"
 					   : strerror(e));
 	return e ? GANTRY_ERR_SYSTEM : GANTRY_OK;

@@ -31,7 +31,7 @@
 
 enum { CAP_IPC_LOCK_BIT = 14, CAP_SYS_RESOURCE_BIT = 24 };
 
-/* Is the capability in force? Limits on locked memory and on pipes do not bind those who have it. */
+/* Is the capability in force? Limits on locked memory and on pipes do not bind processes that have it. */
 static int has_capability(int bit)
 {
 	FILE *f = fopen("/proc/self/status", "re");

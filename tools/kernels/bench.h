@@ -96,12 +96,12 @@ struct gantry_unpack_ring_args {
 	uint64_t mask;			   /* entries - 1 */
 	struct gantry_eventcount *eventcount;  /* of the host that waits for done; NULL: it never sleeps */
 	struct gantry_eventcount *eventcounts; /* of the blocks, for block 0 to ring; NULL: they never sleep */
-	struct gantry_unpack_marks *marks;     /* by block; NULL: nobody wants to know */
+	struct gantry_unpack_marks *marks;     /* by block; NULL: not needed */
 };
 /* Mapped memory: how far a block has come, for the case that it comes no further. */
 enum { GANTRY_UNPACK_WARPS = 16 };
 struct gantry_unpack_marks {
-	uint64_t took;	  /* all lanes have heard of jobs below it */
+	uint64_t took;	  /* all lanes have seen jobs below it */
 	uint64_t relayed; /* block 0: it has handed on jobs below it */
 	char pad[112];
 	uint64_t left[GANTRY_UNPACK_WARPS]; /* warp w has ended its part of all jobs below it */

@@ -62,8 +62,8 @@ DEV void k_echo(const struct gantry_echo_args *a)
 /*
  * What a post and its answer cost, without any payload: `perf fifo`. Lane 0 of block 0 alone.
  *
- * Bare is the floor: one flag there, one flag back. The other side spins and stores head as far as it saw tail; nobody
- * notifies, so it is launched without eventcounts. Otherwise steps are posted as a send from a registered buffer posts
+ * Bare is the floor: one flag there, one flag back. The other side spins and stores head as far as it saw tail, without
+ * notifying, so it is launched without eventcounts. Otherwise steps are posted as a send from a registered buffer posts
  * them. Both go on where the connection stands, so that launches can follow each other.
  */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See unpack_ring.h, and k_unpack_ring.h for who writes what in which order. */
+/* See unpack_ring.h, and k_unpack_ring.h for the writers of each word and their order. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "kernels/unpack_ring.h"
 
@@ -196,7 +196,7 @@ static void tell(const struct gantry_unpack_ring *ring)
 		 load_seq(&ring->shared->abort), behind, ring->blocks);
 }
 
-/* A look at whether there is still somebody to wait for. */
+/* Checks whether the kernel is still running. */
 static gantry_result alive(struct gantry_unpack_ring *ring, uint64_t number, uint64_t waited, uint64_t timeout_ns)
 {
 	gantry_result r = GANTRY_OK, e = ring->dev->ops->stream_query(ring->dev, ring->stream);

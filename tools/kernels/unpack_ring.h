@@ -33,8 +33,8 @@ gantry_result gantry_unpack_ring_wait(struct gantry_unpack_ring *ring, uint64_t 
 /* The blocks leave as soon as they look; jobs that are not done stay undone. */
 void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring);
 /* Lets the jobs that were posted end, for timeout_ns at the most, then aborts. ERR_TIMEOUT: some were not done. If the
- * kernel does not end even then, for another timeout_ns, its memory is left to it: ERR_INTERNAL, and whoever waits for
- * the device from now on, by freeing memory say, waits for ever. NULL is fine. */
+ * kernel does not end even then, for another timeout_ns, its memory is left to it: ERR_INTERNAL, and any later wait for
+ * the device, by freeing memory say, never ends. NULL is fine. */
 gantry_result gantry_unpack_ring_destroy(struct gantry_unpack_ring *ring, uint64_t timeout_ns);
 
 #endif

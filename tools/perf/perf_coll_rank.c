@@ -316,7 +316,7 @@ static gantry_result put_around(struct pcoll_rank *rk, const struct run *u, cons
 	return gantry_wait_signals(&wait, 1, rk->base.comm, rk->base.stream);
 }
 
-/* What a rank has no use for is there out of place, to see that nobody writes to it, and NULL in place. */
+/* A buffer that a rank does not use exists out of place, to check that it is not written, and is NULL in place. */
 static gantry_result call(struct pcoll_rank *rk, const struct run *u)
 {
 	const struct pcoll_case *c = u->c;
@@ -359,7 +359,7 @@ static gantry_result check_round(struct pcoll_rank *rk, const struct run *u, str
 
 	for (int buffer = first; buffer < BUFFERS; buffer++)
 		TRY_NOW(prepare(rk, u, buffer));
-	if (u->c->what == PCOLL_PUT) /* nobody else keeps a rank from writing before the other one is ready */
+	if (u->c->what == PCOLL_PUT) /* nothing else keeps a rank from writing before the other one is ready */
 		TRY_NOW(perf_rank_sync(&rk->base));
 	TRY_NOW(call(rk, u));
 	TRY_NOW(perf_rank_finish(&rk->base));
@@ -369,8 +369,8 @@ static gantry_result check_round(struct pcoll_rank *rk, const struct run *u, str
 	return GANTRY_OK;
 }
 
-/* The rank that is late differs from round to round; whoever is through has seen all of them come. Only where ranks
- * share memory: between hosts nobody could tell. */
+/* The rank that is late differs from round to round; a rank that is through has seen all of them come. Only where ranks
+ * share memory: between hosts this cannot be observed. */
 static gantry_result check_barrier(struct pcoll_rank *rk, const struct run *u, struct pcoll_sample *s)
 {
 	const struct timespec late = {0, 3000000};

@@ -151,7 +151,7 @@ static void take_launched(struct perf_comm_opts *o, char *why, size_t len)
 		perf_launcher_root(&o->launched, o->root, &o->meet, why, len);
 }
 
-/* Who starts the ranks: --ranks does it here, whatever the environment says. */
+/* What starts the ranks: --ranks does it here, whatever the environment contains. */
 static int find_ranks(const struct option_set *set, struct perf_comm_opts *o)
 {
 	const char *option = o->root ? "--root" : o->id_file ? "--id-file" : NULL;
@@ -429,7 +429,7 @@ static gantry_result get_id(struct perf_rank *rk, struct gantry_unique_id *ret_i
 	return GANTRY_OK;
 }
 
-/* Rank 0's process has the hub, which knows who is missing. */
+/* Rank 0's process has the hub, which knows the missing ranks. */
 static int say_waiting(void *ctx, const char *awaits)
 {
 	fprintf(stderr, "%s: rank 0 waits for %s\n", (const char *)ctx, awaits);

@@ -36,7 +36,7 @@ struct perf_comm_opts {
 	int gpus[PERF_GPUS_MAX], ngpus;
 	int channels, pin;
 	const char *transport, *plugin, *ifname, *root, *id_file;
-	struct perf_launcher launched; /* by whom; and where its ranks meet, unless by the file */
+	struct perf_launcher launched; /* the launcher; and where its ranks meet, unless by the file */
 	struct perf_root meet;
 	uint64_t timeout_ns;   /* without progress this is a hang; 0 until the number of ranks is known */
 	const char *gpus_text; /* as given */
@@ -62,7 +62,7 @@ struct perf_comm_opts {
 	{0, OPTION_TEXT, "root", PERF_COMM_AT(type, c, root), 0, 0, NULL, "HOST[:PORT]", "rank 0's host, where ranks that a launcher started meet (from its environment)"}, \
 	{0, OPTION_TEXT, "id-file", PERF_COMM_AT(type, c, id_file), 0, 0, NULL, "FILE", "or they meet by this file, which all of them see"}, \
 	{0, OPTION_INT, "pin", PERF_COMM_AT(type, c, pin), 0, 1, NULL, "0|1", "forked ranks keep to their part of the CPUs (1)"}, \
-	{0, OPTION_TIME, "timeout", PERF_COMM_AT(type, c, timeout_ns), 0, 0, NULL, "TIME", "without progress for so long it is a hang (60s, and 1s more for each rank above 64)"}
+	{0, OPTION_TIME, "timeout", PERF_COMM_AT(type, c, timeout_ns), 0, 0, NULL, "TIME", "treat as hung after this long without progress (60s, and 1s more for each rank above 64)"}
 /* clang-format on */
 
 /* Which sizes: those of nccl-tests' options, and --odd. */
@@ -130,7 +130,7 @@ struct perf_comm_op {
 
 /* After options_parse. 0, or 1 + the exit status, after a line on stderr. Does not look at the environment. */
 int perf_comm_check(const struct option_set *set, struct perf_comm_opts *o);
-/* Rank and size, if a launcher started this process; the options' variables; parameters. -1: wrong, and said so. */
+/* Rank and size, if a launcher started this process; the options' variables; parameters. -1: wrong, and reported. */
 int perf_comm_environment(const struct option_set *set, struct perf_comm_opts *o);
 /* Shared memory with own_size bytes for the operation; NULL after a line on stderr. */
 struct perf_comm_shared *perf_comm_map(const struct perf_comm_op *op, const struct perf_comm_opts *o, size_t own_size);

@@ -301,7 +301,7 @@ static gantry_result measure_and_print(struct bench *b, const struct opts *o, st
 			       .repeats = (uint64_t)o->repeats};
 
 	perf_table_begin(t, options_command(),
-			 "a kernel posts steps without payload to the progress thread, and hears back");
+			 "a kernel posts steps without payload to the progress thread and waits for its replies");
 	perf_fact_text(t, "device", row.device);
 	perf_fact_text(t, "device_name", row.device_name);
 	perf_fact_int(t, "iters", (int64_t)o->iters);

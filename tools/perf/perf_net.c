@@ -61,7 +61,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_TEXT, "ifname", AT(ifname), 0, 0, NULL, "PATTERN", "interfaces, as in NCCL_SOCKET_IFNAME (lo)"},
 	{0, OPTION_INT, "lanes", AT(work.lanes), 0, LANES_MAX, NULL, "N", "sockets per connection, as GANTRY_LANES"},
 	{0, OPTION_FLAG, "calls", AT(calls), 0, 0, NULL, NULL, "list the system calls of both ranks at the end"},
-	{0, OPTION_TIME, "timeout", AT(work.timeout_ns), 0, 0, NULL, "TIME", "without progress for so long it is a hang (60s)"},
+	{0, OPTION_TIME, "timeout", AT(work.timeout_ns), 0, 0, NULL, "TIME", "treat as hung after this long without progress (60s)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
 };
 /* clang-format on */
@@ -657,7 +657,7 @@ static int run_once(void *arg)
 	return perf_table_end(&table, status, first_wrong(shared));
 }
 
-/* The built-in network moves host memory here; whoever asks for UNPACK wants to measure that. */
+/* The built-in network moves host memory here; a user who sets UNPACK wants to measure that. */
 static void say_unpack_unused(const struct perf_opts *o)
 {
 	enum param_unpack wanted = gantry_params()->unpack;

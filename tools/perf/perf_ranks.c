@@ -165,7 +165,7 @@ static const struct perf_child *child_of(const struct perf_ranks *p, int rank)
 	return &p->children[p->together ? 0 : rank - p->first];
 }
 
-/* ---- what is said ---- */
+/* ---- output ---- */
 
 static const char *where(const struct perf_state *s, char *buf, size_t len)
 {

@@ -83,7 +83,7 @@ int perf_remote_main(const struct perf_remote_opts *o, int (*once)(void *ctx), v
 	return 1;
 }
 
-/* ---- who is there ---- */
+/* ---- the other side's identity ---- */
 
 static void address_to(const struct gantry_addr *a, uint8_t out[16])
 {
@@ -259,7 +259,8 @@ static const char *encryption_text(const char *said)
 								   "sides";
 }
 
-/* The hub says whom it waits for, which is clear here, and whether somebody came without the secret or encryption. */
+/* The hub reports the ranks it waits for, which is clear here, and whether a connection came without the secret or
+ * encryption. */
 static int say_refused(void *ctx, const char *awaits)
 {
 	const struct listening *l = ctx;
@@ -290,12 +291,12 @@ static void explain_listener(const struct listening *l, gantry_result r, char *t
 		snprintf(text, len, "cannot listen on port %d: %s", l->port, said);
 	else if (r == GANTRY_ERR_TIMEOUT && find_encryption(said))
 		snprintf(text, len,
-			 "no client that fits came within %.3g s (GANTRY_CONNECT_TIMEOUT), but one that did not: %s",
-			 limit, encryption_text(said));
+			 "no matching client connected within %.3g s (GANTRY_CONNECT_TIMEOUT); refused one: %s", limit,
+			 encryption_text(said));
 	else if (r == GANTRY_ERR_TIMEOUT && strstr(said, "GANTRY_SECRET differ"))
 		snprintf(text, len,
-			 "no client with this GANTRY_SECRET came within %.3g s (GANTRY_CONNECT_TIMEOUT), but one with "
-			 "another or none: set the same on both sides",
+			 "no client with this GANTRY_SECRET connected within %.3g s (GANTRY_CONNECT_TIMEOUT), but one "
+			 "with another or none did: set the same on both sides",
 			 limit);
 	else if (r == GANTRY_ERR_TIMEOUT)
 		snprintf(
@@ -330,7 +331,7 @@ static void explain_client(const struct listening *l, gantry_result r, const cha
 		snprintf(text, len, "%s: %s", where, said);
 }
 
-/* What fails here is told once, by the tool. */
+/* A failure here is reported once, by the tool. */
 static void only_warnings(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 			  const char *text)
 {
@@ -450,7 +451,7 @@ gantry_result perf_remote_swap(struct perf_remote *rm, const void *mine, void *r
 		}
 	}
 	if (r != GANTRY_OK)
-		r = perf_remote_alive(rm); /* it may have said why before it left */
+		r = perf_remote_alive(rm); /* it may have sent the reason before it left */
 out:
 	return r;
 }

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/param.h"
 
-/* ---- whom a join waits for ---- */
+/* ---- the ranks that a join waits for ---- */
 
 struct perf_announcer {
 	struct gantry_unique_id id;
@@ -314,7 +314,7 @@ gantry_result perf_id_exchange(const struct perf_launcher *l, const struct perf_
 				     .rank = l->rank,
 				     .nranks = l->size,
 				     .serve = l->rank == 0,
-				     .only_there = root->local, /* nobody comes from elsewhere */
+				     .only_there = root->local, /* all ranks are on this host */
 				     .addrs = addrs,
 				     .say = say_waiting,
 				     .ctx = (void *)l};

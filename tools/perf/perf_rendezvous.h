@@ -20,7 +20,7 @@ enum { PERF_PORT = 18520 };
  * that `say` has written (it returns 1) at the earliest two seconds later, four, and so on. `awaits` is what
  * gantry_ctl_awaits says. */
 struct perf_announcer;
-/* NULL if there is no thread to be had: then nothing is said. The id is copied. */
+/* NULL if no thread can be started: then nothing is printed. The id is copied. */
 struct perf_announcer *perf_announce_start(const struct gantry_unique_id *id, int (*say)(void *ctx, const char *awaits),
 					   void *ctx);
 void perf_announce_stop(struct perf_announcer *a);
@@ -43,14 +43,14 @@ gantry_result perf_rendezvous_join(const struct perf_rendezvous *r, struct gantr
 /*
  * ---- ranks that a launcher started ----
  *
- * Ranks that somebody else started: mpirun, srun, torchrun. They find their number in the environment, and the
+ * Ranks that a launcher started: mpirun, srun, torchrun. They find their number in the environment, and the
  * communicator's id either in a file that all of them see or at a port of rank 0's host, whose address is in the
  * environment too.
  */
 
 struct perf_launcher {
 	const char *program; /* "gantry perf sendrecv": what is started, for messages; set by the caller */
-	const char *name;    /* NULL: nobody started this process, or as a single rank */
+	const char *name;    /* NULL: no launcher, or it started a single rank */
 	int rank, size;
 	int one_host; /* it says that all ranks are on this host */
 };
@@ -62,7 +62,7 @@ struct perf_root {
 	char hosts[512];  /* for gantry_addr_resolve */
 	uint16_t port;	  /* where hosts has none */
 	char job[256];	  /* tells this job from others */
-	const char *from; /* who said so: "MASTER_ADDR" */
+	const char *from; /* its origin: "MASTER_ADDR" */
 	int local;	  /* all ranks are on this host */
 	int guessed;	  /* rank 0 is most likely there, but need not be */
 };
@@ -72,7 +72,7 @@ int perf_launcher_root(const struct perf_launcher *l, const char *option, struct
 /* The first host of Slurm's "node[01-04,7],gpu1": "node01". */
 void perf_launcher_first_host(const char *list, char *buf, size_t len);
 
-/* All ranks meet at the root, and rank 0's id becomes everybody's. */
+/* All ranks meet at the root, and all get rank 0's id. */
 gantry_result perf_id_exchange(const struct perf_launcher *l, const struct perf_root *root,
 			       struct gantry_unique_id *ret_id);
 

@@ -528,7 +528,7 @@ static gantry_result work(struct prx_rank *rk)
 		TRY_NOW(share_results(rk));
 		TRY_NOW(perf_remote_load(rk->remote, &rk->shared->pair.others_cpu));
 	}
-	TRY_NOW(barrier(rk)); /* nobody closes while the other still reads */
+	TRY_NOW(barrier(rk)); /* neither rank closes while the other still reads */
 	return GANTRY_OK;
 }
 

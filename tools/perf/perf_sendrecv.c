@@ -31,7 +31,7 @@ static const struct option_spec specs[] = {
 	{'c', OPTION_INT, "check", AT(check), 0, 1, NULL, "0|1", "compare every byte (1)"},
 	{'m', OPTION_INT, "inflight", AT(inflight), 1, SR_INFLIGHT_MAX, NULL, "M", "messages per group and peer (1)"},
 	{0, OPTION_INT, "repeats", AT(repeats), 1, SR_REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (5)"},
-	{0, OPTION_CHOICE, "pattern", AT(pattern), 0, 0, SR_PATTERNS, NULL, "who sends to whom (ring)"},
+	{0, OPTION_CHOICE, "pattern", AT(pattern), 0, 0, SR_PATTERNS, NULL, "which rank sends to which (ring)"},
 	PERF_COMM_OPTIONS(struct sr_opts, c),
 	{0, OPTION_CHOICE, "mode", AT(mode), 0, 0, SR_MODES, NULL, "how steps are handed over (auto)"},
 	{0, OPTION_CHOICE, "proto", AT(proto), 0, 0, SR_PROTOS, NULL, "protocol, as GANTRY_PROTO (auto)"},

@@ -5,7 +5,7 @@
  *   perf_sendrecv.c       options, the environment that they become, one rank: its buffers, size after size; table and JSON
  *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry; one size: iterations, repeats, a
  *                         row; bandwidths, names of what the counters say; memcpy and a bare flag, to compare with
- *   perf_comm.h           ranks of a communicator: who they are, how they join and wait for each other
+ *   perf_comm.h           ranks of a communicator: their identity, how they join and wait for each other
  */
 #ifndef GANTRY_TOOLS_PERF_SENDRECV_H
 #define GANTRY_TOOLS_PERF_SENDRECV_H
@@ -41,7 +41,7 @@ struct sr_opts {
 	uint64_t iters;	 /* 0: as many as fill a repeat of about 0.1 s */
 	uint64_t warmup; /* 0: until the rate is known */
 	int repeats, check;
-	/* Who and what. */
+	/* Ranks and operation. */
 	struct perf_comm_opts c;
 	int pattern, mode, proto, buffers; /* indices into the lists above */
 	int reg;			   /* register the buffers; -1: not given */
@@ -103,7 +103,7 @@ struct sr_shared {
 struct sr_msg {
 	int send, peer;
 	int buf;     /* number among the buffers of its direction */
-	int number;  /* the how-manieth between the two ranks in this direction */
+	int number;  /* sequence number between the two ranks in this direction */
 	size_t skew; /* from the buffer's even address; not 0 only while checking */
 };
 

@@ -240,7 +240,7 @@ static gantry_result prepare(struct sr_rank *rk, const struct sr_msg *m, uint64_
 	return GANTRY_OK;
 }
 
-/* Sent messages too: nobody may have written there. */
+/* Sent messages too: they must not have been written to. */
 static gantry_result compare(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
 {
 	char *at = place_of(rk, m);

@@ -127,7 +127,8 @@ int perf_load_warning(const struct perf_load *load, char *buf, size_t len)
 	else
 		snprintf(buf, len, "%s %.1f %s", others ? "other processes used" : "the hypervisor took",
 			 others ? load->others : load->steal, cpus);
-	snprintf(buf + strlen(buf), len - strlen(buf), " while this was measured: the figures mean little");
+	snprintf(buf + strlen(buf), len - strlen(buf),
+		 " during the measurement: these figures are unreliable (the machine is busy)");
 	return 1;
 }
 
@@ -155,7 +156,7 @@ static void add(struct row_text *r, const char *fmt, ...)
 		r->n = sizeof(r->text) - 1;
 }
 
-/* Without what stands behind the last cell; at once, so that whoever waits sees it. */
+/* Without what stands behind the last cell; flushed, so that a waiting reader sees it. */
 static void print_line(const struct perf_table *t, struct row_text *r)
 {
 	while (r->n && r->text[r->n - 1] == ' ')

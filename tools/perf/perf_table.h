@@ -10,7 +10,7 @@
  *   #  size      bandwidth (GB/s)    ...  columns, before anything is measured
  *   #   (B)   min   median    max    ...
  *       64  0.107    0.121  0.124    ...  a row for each measurement
- *   # other processes used 1.7 of 2 CPUs while this was measured: the figures mean little
+ *   # other processes used 1.7 of 2 CPUs during the measurement: these figures are unreliable (the machine is busy)
  *   # wrong bytes: 0; OK
  *
  * In JSON the header is the first object, each row one, and the closing line the last: with "ok", "wrong_bytes" (or
@@ -34,7 +34,7 @@
 
 /* A reading. CPU seconds since boot, of the CPUs that this process may use. */
 struct perf_cpu_times {
-	double busy, steal; /* busy: by processes, whoever they belong to */
+	double busy, steal; /* busy: by all processes */
 	double ours;	    /* by this process and by children that it has waited for */
 	double wall;
 	int cpus; /* 0: nothing could be read */
@@ -114,8 +114,8 @@ void perf_table_row(struct perf_table *t, const void *row);
 /* Lines of text below a row, for people. */
 void perf_table_text(struct perf_table *t, const char *text);
 /*
- * The closing line, unless the header has not begun: there the error is all there is to say. failed: something other
- * than a wrong byte, and it was said. where: of the first wrong byte; may be NULL. Returns the exit status.
+ * The closing line, unless the header has not begun: there the error is the only output. failed: something other than a
+ * wrong byte, and it was reported. where: of the first wrong byte; may be NULL. Returns the exit status.
  */
 int perf_table_end(struct perf_table *t, int failed, const char *where);
 

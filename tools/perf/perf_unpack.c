@@ -162,7 +162,7 @@ void unpack_list_free(struct unpack_list *l)
 
 /* ---- the command ---- */
 
-/* "8,32,all": numbers of blocks, `all` for the whole device. -1: it is none, and said so. */
+/* "8,32,all": numbers of blocks, `all` for the whole device. -1: invalid, and reported. */
 static int read_blocks(struct unpack_bench *b, const char *list)
 {
 	const char *p = list;

@@ -101,7 +101,8 @@ gantry_result unpack_bench_load_floats(struct unpack_bench *b, enum unpack_shape
 gantry_result unpack_measure(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
 gantry_result unpack_measure_reduce(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
 gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
-/* An area of the device: filled with what nobody writes; what of it is not as the message wants it. */
+/* An area of the device: filled with a pattern that is never written; counts bytes that differ from the expected
+ * message. */
 gantry_result unpack_poison(struct unpack_bench *b, char *area);
 gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *ret_wrong);
 

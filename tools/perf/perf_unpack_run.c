@@ -520,7 +520,7 @@ static gantry_result destroy(struct ring_bench *t)
 	return r;
 }
 
-/* What the ring is told to do is the whole message in pieces. */
+/* The ring's job is the whole message in pieces. */
 static gantry_result check_ring(struct ring_bench *t, uint32_t blocks, struct unpack_row *row)
 {
 	double us;

@@ -254,7 +254,7 @@ static int run(const struct request *q)
 
 static int usage_error(const char *what)
 {
-	return options_wrong(&set, "%s; gantry report --help says more", what);
+	return options_wrong(&set, "%s; see gantry report --help", what);
 }
 
 int cmd_report(int argc, char **argv)
@@ -266,7 +266,7 @@ int cmd_report(int argc, char **argv)
 	if (status)
 		return status - 1;
 	if (!q.files.n)
-		return usage_error("a FILE is missing");
+		return usage_error("no FILE given");
 	if (q.json && q.svg >= 0)
 		return usage_error("--json and --svg exclude each other");
 	if (!q.output && q.json)

@@ -77,9 +77,10 @@ static int find_library(const char *wish, char found[PATH_MAX])
 		if (realpath(path, found))
 			return 0;
 	}
-	return options_wrong(
-		&set, "there is no libnccl.so.2 in %s/lib nor in %s/../" GANTRY_LIBDIR "/gantry-nccl; --library names it",
-		exe, exe);
+	return options_wrong(&set,
+			     "there is no libnccl.so.2 in %s/lib nor in %s/../" GANTRY_LIBDIR
+			     "/gantry-nccl; --library names it",
+			     exe, exe);
 }
 
 /* In front of what is preloaded already. Blanks and colons separate there, so a path must have none. */
@@ -183,7 +184,7 @@ int cmd_run(int argc, char **argv)
 	if (status)
 		return status - 1;
 	if (!r.words.n)
-		return options_wrong(&set, "a program is missing");
+		return options_wrong(&set, "no program given");
 	if (find_library(r.library, library) || preload(library))
 		return 2;
 	started = set_up_mps(&r);

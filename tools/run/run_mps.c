@@ -54,7 +54,7 @@ int run_count_gpus(void)
 	return n > 0 ? n : 0;
 }
 
-/* nvidia-cuda-mps-control with a command on its standard input, or with an argument. Its output is nobody's. */
+/* nvidia-cuda-mps-control with a command on its standard input, or with an argument. Its output is dropped. */
 static int control(const char *input, char *argument)
 {
 	static char name[] = "nvidia-cuda-mps-control";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `gantry stall`: who waits for whom, and who is to blame, from the reports of several ranks. Lines of reports become
- * communicators, ranks and connections, or processes and requests; of two reports of one rank or process the newer one
- * counts.
+ * `gantry stall`: which rank waits for which, and the culprit, from the reports of several ranks. Lines of reports
+ * become communicators, ranks and connections, or processes and requests; of two reports of one rank or process the
+ * newer one counts.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -260,7 +260,7 @@ static const char *take_wait(struct stall_set *set, const struct json_doc *line)
 	return take_waits(json_get_text(line, "waits_for", "none"), &w->waits);
 }
 
-/* A rank may be told of when it began, and in each report: what tells of the most calls is the newest. */
+/* A rank may be reported when it began, and in each report: the line with the most calls is the newest. */
 static const char *take_rank(struct stall_set *set, const struct json_doc *line)
 {
 	const struct json_value *last = json_get(line, &line->values[0], "last");
@@ -355,9 +355,9 @@ static const struct option_spec specs[] = {
 static const struct option_set command = {
 	.program = "gantry stall",
 	.usage = "[OPTION]... FILE|FOLDER...",
-	.about = "Puts the reports of the ranks of a hung job together: who waits for whom, and who is to blame.\n"
-		 "Of a folder, the files stall-*.jsonl are read, which ranks write to GANTRY_STALL_DIR, and processes "
-		 "without one.\n",
+	.about = "Merges the stall reports of a hung job: which rank waits for which, and which one is the "
+		 "culprit.\nReads every stall-*.jsonl file in a folder; ranks and other processes write them to "
+		 "GANTRY_STALL_DIR.\n",
 	.notes = "\nExit status: 0, 1 if a file cannot be read, 2 on wrong usage.\n",
 	OPTION_SPECS(specs),
 	.operand_at = AT(paths),
@@ -496,6 +496,6 @@ int cmd_stall(int argc, char **argv)
 	if (status)
 		return status - 1;
 	if (!q.paths.n)
-		return options_wrong(&command, "a FILE or FOLDER is missing; gantry stall --help says more");
+		return options_wrong(&command, "no FILE or FOLDER given; see gantry stall --help");
 	return run(&q);
 }

@@ -3,10 +3,10 @@
  * The verdict over the reports of a communicator's ranks. The first rule that applies decides:
  *
  *   lost     reports whose error is about another rank (lost, silent, closed, unreachable) vote for it
- *   failed   a rank has an error that is about no other rank: it failed by itself, the others wait in vain
+ *   failed   a rank has an error that is about no other rank: it failed by itself, and the others wait for it
  *   mismatch ranks are in collectives of the same number that are not the same
- *   chain    nobody is lost: follow who waits for whom (below)
- *   none     nobody waits
+ *   chain    no rank is lost: follow the waits (below)
+ *   none     nothing waits
  *
  * An error that a rank has of its own accord also explains why others lost it, so it is looked for first in the rank
  * that was voted for.
@@ -143,19 +143,19 @@ static void add_where(const struct stall_comm *c, int rank, struct stall_verdict
 /*
  * ---- the last rule ----
  *
- * Nobody is lost, so follow who waits for whom. "A waits for its peer B" leads to B's end of the same
+ * No rank is lost, so follow the waits. "A waits for its peer B" leads to B's end of the same
  * connection (the other direction, the same channel), and from there:
  *
- *   B has no report                            -> B, missing call (were it dead, somebody would have an error); no
+ *   B has no report                            -> B, missing call (were it dead, some rank would have an error); no
  *                                                 report where all were asked: one that lives has answered
  *   B's end: nothing in flight
- *     B waits for somebody on other ends       -> go on from there; if that comes back, deadlock
+ *     B waits for a rank on other ends         -> go on from there; if that comes back, deadlock
  *     B has launches that have not begun       -> B, slow: its kernel has not started
  *     B has made as many calls as A            -> network: it counts them as done (of collectives: A's)
  *     else                                     -> B, missing call
  *   B's end: waits for its peer or its socket  -> both have called, both wait: network between the two
  *   B's end: waits for its own kernel, memory
- *     B waits for somebody on other ends       -> go on from there
+ *     B waits for a rank on other ends         -> go on from there
  *     else                                     -> B, slow
  *   B's end: moves                             -> B, slow
  *
@@ -318,7 +318,7 @@ static void end_network(struct walk *w, const struct stall_rank *a, const struct
 	     name_of(w->c, low).text, name_of(w->c, high).text, *e->transport ? e->transport : "?", e->channel);
 }
 
-/* The call was made and has ended, and yet somebody waits for it. */
+/* The call was made and has ended, and yet a rank waits for it. */
 static void end_done(struct walk *w, const struct stall_rank *r, const struct stall_conn *e,
 		     const struct stall_rank *from)
 {
@@ -329,7 +329,7 @@ static void end_done(struct walk *w, const struct stall_rank *r, const struct st
 	     *e->transport ? e->transport : "?", e->channel);
 }
 
-/* path[from] .. path[depth - 1] and back. Told from the lowest rank on, so that all voters tell the same. */
+/* path[from] .. path[depth - 1] and back. Listed from the lowest rank on, so that all voters give the same text. */
 static void end_deadlock(struct walk *w, int from)
 {
 	int n = w->depth - from, lowest = from;
@@ -412,7 +412,7 @@ static void go_on(struct walk *w, const struct stall_rank *r)
 	w->depth--;
 }
 
-/* Who waits for nobody but itself votes for itself. */
+/* A rank that waits only for itself votes for itself. */
 static void start_at(struct walk *w, const struct stall_rank *r)
 {
 	w->voter = r->rank;
@@ -432,7 +432,7 @@ static void start_at(struct walk *w, const struct stall_rank *r)
 		end_slow(w, r, NULL);
 }
 
-/* 0: nobody waits. */
+/* 0: nothing waits. */
 static int follow_chains(const struct stall_set *set, const struct stall_comm *c, struct stall_verdict *ret)
 {
 	size_t n = (size_t)c->nranks;
@@ -642,9 +642,9 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 /*
  * ---- processes ----
  *
- * What the reports of processes without a communicator tell is whose requests wait for which process, and whether that was
- * heard of. One that is silent is stopped; one that many wait for and that has no report is stopped, dead, or busy with
- * something else. Where NCCL's ranks are known, their calls are compared too.
+ * The reports of processes without a communicator show whose requests wait for which process, and whether that process
+ * gave signs of life. A silent one is stopped; one that many wait for and that has no report is stopped, dead, or busy
+ * with something else. Where NCCL's ranks are known, their calls are compared too.
  */
 
 /* "10.0.0.2:4000 (node7 pid 123)" names a process in its parentheses. 0: it does not. */
@@ -732,7 +732,7 @@ struct suspect {
 	int votes;
 	char host[64];
 	int64_t pid;
-	const struct stall_process *from; /* who waits for it */
+	const struct stall_process *from; /* the process that waits for it */
 	const struct stall_wait *wait;
 };
 
@@ -782,7 +782,7 @@ static void blame(const struct stall_set *set, const struct suspect *s, struct s
 	if (s->blame == BLAME_SILENT) {
 		ret->cause = "stopped";
 		snprintf(ret->text, sizeof(ret->text),
-			 "%s was not heard of for %.1f s: its process is stopped, or it cannot be reached", n.text,
+			 "%s gave no sign of life for %.1f s: its process is stopped, or it cannot be reached", n.text,
 			 (double)s->wait->heard_ms / 1e3);
 	} else if (s->blame == BLAME_NO_REPORT) {
 		ret->cause = "no report";
@@ -818,8 +818,8 @@ void stall_judge_processes(const struct stall_set *set, struct stall_verdict *re
 	}
 	ret->votes = ret->reports;
 	snprintf(ret->text, sizeof(ret->text), "%s",
-		 waiting ? "whoever is waited for has a report too: the network between them, or a circle"
-			 : "nobody waits");
+		 waiting ? "every process waited for has a report too: the network between them, or a cycle"
+			 : "nothing waits");
 }
 
 void stall_print_processes(const struct stall_set *set, FILE *f)

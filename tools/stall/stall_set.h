@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports of who waits for whom (docs/stall.md), of several ranks, and what follows from them.
+ * Stall reports (docs/stall.md) of several ranks, and what follows from them.
  *
  *   stall_judge.c  the verdict over ranks, and over processes without a communicator
  *   stall_ask.c    reports of a job that runs, on request
@@ -75,7 +75,7 @@ struct stall_comm {
 struct stall_wait {
 	int send;
 	enum stall_waits waits;
-	int silent; /* the peer was not heard of for heard_ms */
+	int silent; /* no sign of life from the peer for heard_ms */
 	int64_t requests, tag, bytes, wait_ms, heard_ms;
 	char peer[160];
 };
@@ -124,7 +124,7 @@ struct stall_process *stall_find_process(const struct stall_set *set, const char
 
 struct stall_verdict {
 	char text[1024];
-	int rank; /* the culprit, or one of them; -1: nobody */
+	int rank; /* the culprit, or one of them; -1: none */
 	const char *
 		cause; /* died, stopped, unreachable, failed, mismatch, missing call, deadlock, network, slow, no report,
 			   none */
@@ -136,7 +136,7 @@ struct stall_verdict {
 };
 void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret);
 
-/* Whoever is waited for and silent, or has no report of its own, or has not made a call. */
+/* A process that is waited for and is silent, or has no report of its own, or has not made a call. */
 void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret);
 void stall_print_processes(const struct stall_set *set, FILE *f);
 

@@ -238,7 +238,7 @@ int top_take(struct top_process *p, char *text)
 
 /* ---- asking ---- */
 
-/* -1: there is none to be asked: its process is gone, or it is somebody else's. */
+/* -1: there is no socket: its process is gone, or belongs to another user. */
 static int ask(const char *dir, const char *name)
 {
 	static const char request[] = "GET /metrics HTTP/1.0\r\n\r\n";

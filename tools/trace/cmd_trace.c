@@ -174,7 +174,7 @@ static int64_t time_of(const struct trace_file *f, int64_t ticks)
 	return f->ns + bounded((double)(ticks - f->ticks0) * f->ns_per_tick);
 }
 
-/* What NCCL's profiler interface has told: fields of their own. */
+/* Data of NCCL's profiler interface: fields of their own. */
 static void take_nccl(struct trace_event *e, const struct json_doc *line)
 {
 	e->nccl = (int)json_get_int(line, "nccl", -1);
@@ -290,7 +290,7 @@ static const struct option_set command = {
 	.program = "gantry trace",
 	.usage = "[OPTION]... FILE|FOLDER...",
 	.about = "Makes one Chrome trace (chrome://tracing, ui.perfetto.dev) of the files that ranks write to "
-		 "GANTRY_TRACE. Of a folder, all files *.jsonl are read.\n",
+		 "GANTRY_TRACE. Reads every *.jsonl file in a folder.\n",
 	.notes = "\nExit status: 0, 1 if a file cannot be read or written, 2 on wrong usage.\n",
 	OPTION_SPECS(specs),
 	.operand_at = AT(files),
@@ -446,6 +446,6 @@ int cmd_trace(int argc, char **argv)
 	if (status)
 		return status - 1;
 	if (!q.files.n)
-		return options_wrong(&command, "a FILE or FOLDER is missing; gantry trace --help says more");
+		return options_wrong(&command, "no FILE or FOLDER given; see gantry trace --help");
 	return run(&q);
 }

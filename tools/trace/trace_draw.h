@@ -3,7 +3,7 @@
  * What draws the picture of a trace.
  *
  *   trace_draw.c  communicators, links and lanes; Chrome's format
- *   trace_nccl.c  what NCCL's profiler interface told: calls, steps of the proxy, requests
+ *   trace_nccl.c  data of NCCL's profiler interface: calls, steps of the proxy, requests
  */
 #ifndef GANTRY_TOOLS_TRACE_DRAW_H
 #define GANTRY_TOOLS_TRACE_DRAW_H

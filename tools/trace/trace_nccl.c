@@ -208,7 +208,7 @@ static const struct trace_rank *rank_in(const struct trace_file *f, int nccl)
 struct step {
 	const struct op *op;
 	int64_t step, bytes, chunk_bytes;
-	const struct trace_event *request; /* NULL: none was told */
+	const struct trace_event *request; /* NULL: none was recorded */
 	int moved;			   /* its first chunk was seen */
 	int nmarks;
 	struct {

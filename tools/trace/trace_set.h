@@ -30,7 +30,7 @@ struct trace_event {
 	/* Of a collective; "": it has none. */
 	char coll[16], type[12], redop[8], algo[16];
 	int lane; /* of a chunk; -1: it has none */
-	/* What NCCL told: base/ranks.h. */
+	/* Data from NCCL: base/ranks.h. */
 	int nccl, channel, send, root, state;
 	int64_t step;
 };

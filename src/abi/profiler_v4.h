@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiler interface v4 (NCCL 2.27): init is told which communicator and rank it is; states of steps carry bytes. */
+/* Profiler interface v4 (NCCL 2.27): init gets the communicator and its rank; states of steps carry bytes. */
 #ifndef GANTRY_ABI_PROFILER_V4_H
 #define GANTRY_ABI_PROFILER_V4_H
 

@@ -144,16 +144,16 @@ static void format_prefix(enum gantry_log_level level, enum gantry_log_subsys su
 			  char buf[PREFIX_SIZE])
 {
 	int rank = gantry_log_rank();
-	char when[96], host[65] = "", who[24] = "", where[128] = "";
+	char when[96], host[65] = "", rank_text[24] = "", where[128] = "";
 
 	format_time(when, sizeof(when));
 	if (gethostname(host, sizeof(host) - 1) != 0)
 		snprintf(host, sizeof(host), "unknown-host");
 	if (rank >= 0)
-		snprintf(who, sizeof(who), "rank %d ", rank);
+		snprintf(rank_text, sizeof(rank_text), "rank %d ", rank);
 	if (load_relaxed(&gantry_log_level_now) >= (int)GANTRY_LOG_DEBUG)
 		snprintf(where, sizeof(where), " %.100s:%d", base_name(file), line);
-	snprintf(buf, PREFIX_SIZE, "%s %s:%ld %sgantry %s %s%s: ", when, host, (long)getpid(), who, level_names[level],
+	snprintf(buf, PREFIX_SIZE, "%s %s:%ld %sgantry %s %s%s: ", when, host, (long)getpid(), rank_text, level_names[level],
 		 gantry_log_subsys_name(subsys), where);
 }
 
@@ -191,9 +191,9 @@ void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys
 	errno = saved;
 }
 
-void gantry_log_failures_are_told(int told)
+void gantry_log_failures_are_told(int on)
 {
-	store_relaxed(&failures_told, told);
+	store_relaxed(&failures_told, on);
 }
 
 static _Thread_local int trying_now;

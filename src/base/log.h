@@ -87,7 +87,7 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 /* The same line for a failure that the program can ask about (gantry_comm_error); the thread's last error stays. */
 #define LOG_FAILURE(subsys, ...) ((void)gantry_fail(GANTRY_OK, GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__))
 /* For a tool that prints such failures itself: their lines go to a log file, and to stderr only from level info on. */
-void gantry_log_failures_are_told(int told);
+void gantry_log_failures_are_told(int on);
 void gantry_set_last_error(const char *text); /* for gantry_last_error() of this thread */
 /* While this thread tries what may fail, failures are kept for gantry_last_error() and logged at DEBUG only. */
 void gantry_log_trying(int trying);

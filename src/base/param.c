@@ -91,7 +91,7 @@ static void *field_of(struct gantry_params *p, const struct param_desc *d)
 	return (char *)p + d->offset;
 }
 
-/* Case-insensitive: users who write NCCL_DEBUG=WARN write GANTRY_LOG=WARN. */
+/* Case-insensitive: GANTRY_LOG=WARN should work as NCCL_DEBUG=WARN does. */
 static gantry_result parse_choice(const char *const *words, const char *text, int *ret)
 {
 	for (int i = 0; words[i]; i++) {

@@ -85,7 +85,7 @@ const char *gantry_secret_keep(const char *text)
 	return old;
 }
 
-/* A user who can write the file sets the secret; a user who can read it has it. */
+/* Write access to the file sets the secret; read access reveals it. */
 static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 {
 	struct stat st;

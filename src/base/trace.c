@@ -74,17 +74,17 @@ void gantry_trace_link(uint32_t link, const char *peer)
 }
 
 /* %r (host and pid where there is no rank) and %c, beside what all file names know. */
-static void expand_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len)
+static void expand_path(const char *pattern, const struct gantry_trace_who *owner, char *ret_path, size_t len)
 {
 	char rank[96], comm[24], host[96];
 	const char *const more[] = {rank, comm, host, NULL};
 
-	if (who->rank >= 0)
-		snprintf(rank, sizeof(rank), "r%d", who->rank);
+	if (owner->rank >= 0)
+		snprintf(rank, sizeof(rank), "r%d", owner->rank);
 	else
-		snprintf(rank, sizeof(rank), "r%s-%d", who->host, (int)getpid());
-	snprintf(host, sizeof(host), "h%s", who->host);
-	snprintf(comm, sizeof(comm), "c%016llx", (unsigned long long)who->comm);
+		snprintf(rank, sizeof(rank), "r%s-%d", owner->host, (int)getpid());
+	snprintf(host, sizeof(host), "h%s", owner->host);
+	snprintf(comm, sizeof(comm), "c%016llx", (unsigned long long)owner->comm);
 	gantry_path_expand(pattern, more, ret_path, len);
 }
 
@@ -96,7 +96,7 @@ static void put_pair(struct gantry_json *j, const char *key, uint64_t first, uin
 	gantry_json_close(j, ']');
 }
 
-static void put_head(const struct gantry_trace_who *who, size_t events, FILE *f)
+static void put_head(const struct gantry_trace_who *owner, size_t events, FILE *f)
 {
 	struct gantry_json j;
 	struct point last;
@@ -105,16 +105,16 @@ static void put_head(const struct gantry_trace_who *who, size_t events, FILE *f)
 	do /* two points that are too near make a crooked line */
 		last = now();
 	while (last.ns - trace.first.ns < 1000000);
-	snprintf(id, sizeof(id), "%016llx", (unsigned long long)who->comm);
+	snprintf(id, sizeof(id), "%016llx", (unsigned long long)owner->comm);
 	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
 	gantry_json_str(&j, "kind", "trace");
 	gantry_json_int(&j, "version", 1);
 	gantry_json_str(&j, "comm", id);
-	gantry_json_int(&j, "rank", who->rank);
-	gantry_json_int(&j, "nranks", who->nranks);
+	gantry_json_int(&j, "rank", owner->rank);
+	gantry_json_int(&j, "nranks", owner->nranks);
 	gantry_json_int(&j, "pid", getpid());
-	gantry_json_str(&j, "host", who->host);
-	gantry_json_int(&j, "clock_offset_ns", who->clock_offset_ns);
+	gantry_json_str(&j, "host", owner->host);
+	gantry_json_int(&j, "clock_offset_ns", owner->clock_offset_ns);
 	put_pair(&j, "ns", trace.first.ns, last.ns);
 	put_pair(&j, "ticks", trace.first.ticks, last.ticks);
 	gantry_json_uint(&j, "events", events);
@@ -181,7 +181,7 @@ static void put_packed(struct gantry_json *j, const struct gantry_event *e)
 		gantry_json_str(j, "mode", gantry_trace_mode_names[mode]);
 }
 
-static void put_event(const struct gantry_trace_who *who, FILE *f, const struct gantry_event *e)
+static void put_event(const struct gantry_trace_who *owner, FILE *f, const struct gantry_event *e)
 {
 	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
 	const char *upper = gantry_trace_upper(e->kind);
@@ -206,8 +206,8 @@ static void put_event(const struct gantry_trace_who *who, FILE *f, const struct 
 		gantry_json_uint(&j, upper, e->b >> 32);
 	if (is_chunk(e->kind))
 		gantry_json_uint(&j, "lane", GANTRY_EV_LANE(e->c));
-	if (coll && who->put_what)
-		who->put_what(&j, (uint32_t)(e->b >> 32));
+	if (coll && owner->put_what)
+		owner->put_what(&j, (uint32_t)(e->b >> 32));
 	if (is_packed(e->kind))
 		put_packed(&j, e);
 	gantry_json_end(&j);
@@ -227,7 +227,7 @@ static void sort_events(struct gantry_event *e, size_t n)
 }
 
 struct whole {
-	const struct gantry_trace_who *who;
+	const struct gantry_trace_who *owner;
 	struct gantry_event *events;
 	size_t n;
 };
@@ -236,29 +236,29 @@ static void put_whole(void *ctx, FILE *f)
 {
 	const struct whole *w = ctx;
 
-	put_head(w->who, w->n, f);
-	if (w->who->put_conns)
-		w->who->put_conns(w->who->ctx, f);
+	put_head(w->owner, w->n, f);
+	if (w->owner->put_conns)
+		w->owner->put_conns(w->owner->ctx, f);
 	gantry_rank_put_lines(f, 1);
 	put_links(f);
 	for (size_t i = 0; i < w->n; i++)
-		put_event(w->who, f, &w->events[i]);
+		put_event(w->owner, f, &w->events[i]);
 }
 
-void gantry_trace_write(const struct gantry_trace_who *who)
+void gantry_trace_write(const struct gantry_trace_who *owner)
 {
 	const char *pattern = gantry_params()->trace;
-	struct whole w = {.who = who};
+	struct whole w = {.owner = owner};
 	char path[PATH_MAX], in_folder[PATH_MAX];
 	struct stat st;
 
 	if (!*pattern)
 		return;
 	if (stat(pattern, &st) == 0 && S_ISDIR(st.st_mode)) {
-		snprintf(in_folder, sizeof(in_folder), "%s/trace-%s%%r.jsonl", pattern, who->rank < 0 ? "" : "%c-");
+		snprintf(in_folder, sizeof(in_folder), "%s/trace-%s%%r.jsonl", pattern, owner->rank < 0 ? "" : "%c-");
 		pattern = in_folder;
 	}
-	if (who->nranks != 1 && !strstr(pattern, "%r") && !strstr(pattern, "%p"))
+	if (owner->nranks != 1 && !strstr(pattern, "%r") && !strstr(pattern, "%p"))
 		LOG_WARN(
 			BASE,
 			"GANTRY_TRACE=%s names one file for all ranks, so each rank overwrites it: add %%r to the name",
@@ -271,7 +271,7 @@ void gantry_trace_write(const struct gantry_trace_who *who)
 	}
 	w.n = gantry_event_snapshot(w.events, EVENTS);
 	sort_events(w.events, w.n);
-	expand_path(pattern, who, path, sizeof(path));
+	expand_path(pattern, owner, path, sizeof(path));
 	if (gantry_file_write(path, "the trace", put_whole, &w))
 		LOG_INFO(BASE, "trace: %s in %s", COUNT_TEXT(w.n, "event"), path);
 	free(w.events);
@@ -289,11 +289,11 @@ static int64_t time_of_day_offset(void)
 void gantry_trace_write_process(void)
 {
 	char host[64] = "";
-	struct gantry_trace_who who = {.rank = -1, .host = host};
+	struct gantry_trace_who owner = {.rank = -1, .host = host};
 
 	if (load_relaxed(&trace.owned) || !gantry_trace_on())
 		return;
 	gethostname(host, sizeof(host) - 1);
-	who.clock_offset_ns = time_of_day_offset();
-	gantry_trace_write(&who);
+	owner.clock_offset_ns = time_of_day_offset();
+	gantry_trace_write(&owner);
 }

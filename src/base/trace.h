@@ -56,7 +56,7 @@ struct gantry_trace_who {
 	void (*put_what)(struct gantry_json *j, uint32_t what); /* of collectives; NULL: nothing */
 };
 /* If GANTRY_TRACE is set. */
-void gantry_trace_write(const struct gantry_trace_who *who);
+void gantry_trace_write(const struct gantry_trace_who *owner);
 /* The same for a process without any communicator; does nothing otherwise. */
 void gantry_trace_write_process(void);
 

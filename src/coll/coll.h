@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a collective is made of, before anybody is connected or anything is launched.
+ * What a collective is made of, before ranks are connected or anything is launched.
  *
  *   plan.c      the table of algorithms; plans: what each rank does, as data that device/k_coll.h runs
  *   order.c     the order of ranks, by where they are
@@ -178,7 +178,7 @@ struct coll_amounts {
 struct coll_model {
 	const struct coll_topo *topo; /* borrowed */
 	struct coll_limits limits;
-	/* Why there are no reducers though they were asked for; borrowed; NULL: nobody asked, or there are. */
+	/* Why there are no reducers though they were enabled; borrowed; NULL: not enabled, or there are. */
 	const char *no_network;
 	struct coll_amounts amounts[COLL_ALGOS][COLL_KINDS];
 	struct coll_answer {

@@ -49,7 +49,7 @@ const char *coll_network_refuses(const struct coll_topo *topo)
 		return "a host has more than 9 ranks";
 	return NULL;
 }
-_Static_assert(GANTRY_PRIM_PEERS == 8, "said above");
+_Static_assert(GANTRY_PRIM_PEERS == 8, "as stated above");
 
 static bool collnet_supports(const struct coll_topo *topo, enum coll_kind kind)
 {

@@ -2,8 +2,9 @@
 /*
  * Direct: one hop, every rank with every other one.
  *
- * All-reduce: everybody sends everything to everybody, and each reduces for itself, in the order of ranks: the same
- * bits everywhere, in the time of one message. That is n - 1 times the bytes, so for small buffers; and for no more
+ * All-reduce: every rank sends everything to every other rank, and each reduces for itself, in the order of ranks: the
+ * same bits everywhere, in the time of one message. That is n - 1 times the bytes, so for small buffers; and for no
+ * more
  * ranks than a primitive has peers, for partial results would stand in the output, which in place is the input that is still to be
  * added. The others are reduced at one place, own input first, and know no such limit.
  *

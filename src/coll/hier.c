@@ -4,8 +4,9 @@
  * Of each byte of the buffer only the host's sum travels over the network, not each rank's.
  *
  * Parts are named like ranks: part (h, l) is for place l, and ends at host h. In turn k, every host reduces what goes
- * round in a ring of hosts: each rank of a host sends its input of part (s, l), s = h - 1 - k, to its neighbour at place
- * l, who reduces all of them with what came from the host before and sends it to the next host, in one primitive. After
+ * round in a ring of hosts: each rank of a host sends its input of part (s, l), s = h - 1 - k, to its neighbour at
+ * place l, which reduces all of them with what came from the host before and sends it to the next host, in one
+ * primitive. After
  * a round (h, l) is whole at its rank. Gathering is the same backwards: what comes from the host before goes to the
  * output, to the next host and to all neighbours.
  *

@@ -45,7 +45,7 @@ static bool pat_supports(const struct coll_topo *topo, enum coll_kind kind)
 	       count_digits(topo->nranks) <= GANTRY_PRIM_PEERS + 1;
 }
 
-/* Where place d has its part from, in this rank's tree of it; and to whom it hands it. up: the other way. */
+/* The source of place d's part in this rank's tree of it, and the destination it is sent to. up: the other way. */
 static int rank_by(const struct coll_builder *b, int distance, bool up)
 {
 	int n = b->topo->nranks;

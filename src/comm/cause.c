@@ -11,8 +11,8 @@
  *     | fails, because of 2
  *
  * An error of this rank's own (a plugin that cannot be loaded, no descriptors) is about this rank, whichever peer it
- * was connecting to; all others are told, also those that have no connection to it. So they are of one that is about no
- * rank at all: a reducer that died, which only one rank of each host is connected to.
+ * was connecting to; all other ranks are notified, also those that have no connection to it. So they are of an error
+ * that concerns no rank at all: a reducer that died, which only one rank of each host is connected to.
  *
  * The wait ends with the news of a loss, with the reason that a rank tells, with the closing rank's goodbye without one
  * (it has left: that is the cause then), or after a moment.
@@ -55,18 +55,18 @@ static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
 	       (r == GANTRY_ERR_PEER_CLOSED || r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_REFUSED);
 }
 
-/* Its first error is known, or nobody wants to know any more. */
+/* Its first error is known, or not needed any more. */
 static int is_over(struct gantry_comm *comm)
 {
 	return load_acquire(&comm->error_seen) || load_acquire(&comm->cause.stop);
 }
 
-static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why *why, gantry_result r, int rank,
+static void fail_with(struct gantry_comm *comm, gantry_result received, struct why *why, gantry_result r, int rank,
 		      const char *text)
 {
 	char found[2 * COMM_ERROR_TEXT]; /* comm_fail cuts it */
 
-	if (heard != GANTRY_OK || why->result <= GANTRY_AGAIN || why->result >= GANTRY_RESULT_COUNT || why->rank < -1 ||
+	if (received != GANTRY_OK || why->result <= GANTRY_AGAIN || why->result >= GANTRY_RESULT_COUNT || why->rank < -1 ||
 	    why->rank >= comm->nranks) {
 		comm_fail(comm, r, rank, text);
 		return;
@@ -91,7 +91,7 @@ void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const cha
 		return;
 	}
 	comm_mu_lock(&comm->mu);
-	/* The first symptom is the nearest to the cause, and the reason is said once. */
+	/* The first symptom is the nearest to the cause, and the reason is logged once. */
 	if (!is_over(comm) && !comm->cause.looking) {
 		ASSERT(!load_relaxed(&comm->cause.waits));
 		comm->cause.looking = first = 1;
@@ -128,7 +128,8 @@ int comm_cause_look(struct gantry_comm *comm)
 
 	if (!comm_cause_waits(comm))
 		return 0;
-	/* Whoever tells: the hub may go, with what this rank waits for, before the one that it suspects says a word. */
+	/* Whichever rank reports it: the hub may go, with what this rank waits for, before the suspected rank sends
+	 * anything. */
 	if (!is_over(comm))
 		r = gantry_ctl_try_recv_any(comm->ctl, why_tag, &why, sizeof(why));
 	if (r == GANTRY_AGAIN && !is_over(comm) && comm->cause.rank >= 0)
@@ -159,7 +160,7 @@ void comm_cause_tell(struct gantry_comm *comm)
 	why.teller = comm->rank;
 	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error.text);
 	comm_mu_unlock(&comm->mu);
-	/* The control plane has told the others of its own finds, at the same time as us. */
+	/* The control plane has reported its own findings to the other ranks at the same time as to us. */
 	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || load_relaxed(&comm->cause.of_ctl) ||
 	    !comm->peers)
 		return;

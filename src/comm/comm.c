@@ -122,7 +122,7 @@ void comm_revoke(struct gantry_comm *comm)
 	stop_all(comm);
 }
 
-/* What ended it, and because of whom, for a caller who is told only now. */
+/* The cause of its end and the rank responsible, for a caller that gets the error only now. */
 static gantry_result recall_error(struct gantry_comm *comm)
 {
 	char text[COMM_ERROR_TEXT];
@@ -162,7 +162,8 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
 	struct gantry_comm *comm = ctx;
 
-	/* All ranks meet before any of them leaves (gantry_comm_destroy): who leaves before has failed or aborted. */
+	/* All ranks synchronise before any of them leaves (gantry_comm_destroy): a rank that leaves earlier has failed
+	 * or aborted. */
 	if (why == GANTRY_ERR_PEER_CLOSED) {
 		if (!load_acquire(&comm->closing))
 			comm_suspect(comm, why, rank, text);
@@ -177,9 +178,9 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
  * ---- what all ranks must have alike, found out before it does harm ----
  *
  * The version, and every parameter whose description says "All ranks must agree." That sentence is the mark, so a
- * parameter that has it is compared, and one that is compared says so to its users. What travels is a hash of all of
- * them. Only if ranks have different ones, which then all of them know, the values follow as text, for the message: the
- * hub sends everybody's part to everybody.
+ * parameter that has it is compared, and one that is compared says so in its description. A hash of all of them is
+ * exchanged. Only if the hashes differ, which all ranks then know, the values follow as text, for the message: the hub
+ * sends the parts of all ranks to every rank.
  */
 
 enum { AGREE_MAX = 24, TEXT_MAX = 40 };
@@ -315,9 +316,9 @@ int comm_shares_gpu(const struct gantry_comm *comm)
 }
 
 /*
- * Channels where nobody has said how many: the most that any rank's device wants. Ranks that share a GPU have no NIC
- * between them but its memory, which it takes many blocks to keep busy: 4 channels move 40 GB/s there, 16 147, 32 245.
- * With more ranks there are fewer for each, as there are multiprocessors for all.
+ * Channels where the user has not set a number: the most that any rank's device wants. Ranks that share a GPU have no
+ * NIC between them but its memory, which it takes many blocks to keep busy: 4 channels move 40 GB/s there, 16 147, 32
+ * 245. With more ranks there are fewer for each, as there are multiprocessors for all.
  */
 enum { SHARED_GPU_CHANNELS = 64 };
 
@@ -335,7 +336,7 @@ static int default_channels(const struct gantry_comm *comm)
 	return n;
 }
 
-/* What the ranks have said: fills in infos and addrs. *ret_differ: some have other settings than rank 0. */
+/* The exchanged data of all ranks: fills in infos and addrs. *ret_differ: some have other settings than rank 0. */
 static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, const struct card *all,
 				int *ret_differ)
 {
@@ -649,7 +650,7 @@ gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 		r = GANTRY_ERR_ABORTED; /* as wanted: there is nothing to tell */
 	else if (r != GANTRY_OK)
 		comm_cause_tell(comm);
-	/* Peers may still read memory of this rank: nobody frees before all are done. */
+	/* Peers may still read memory of this rank: no rank frees before all are done. */
 	if (r == GANTRY_OK && !comm->life.finalized)
 		r = comm_last_meeting(comm);
 	comm_free(comm);

@@ -18,8 +18,8 @@
  *   window.c        one-sided: windows
  *   reach.c         one-sided: how this rank reaches windows of the others
  *   put.c           one-sided: put, signal, wait; notifications
- *   cause.c         whose fault an error is
- *   report.h        who waits for whom: reports, the watchdog, traces
+ *   cause.c         which rank caused an error
+ *   report.h        which rank waits for which: reports, the watchdog, traces
  *
  * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread (on_lost, on_call,
  * reports), and of a non-blocking communicator the one that makes or ends it (life.c). What the progress and the service
@@ -110,7 +110,7 @@ struct comm_reg {
 };
 
 struct comm_shrink {
-	uint64_t members; /* a hash of who took part */
+	uint64_t members; /* a hash of the participating ranks */
 	uint64_t count;	  /* how often */
 };
 
@@ -123,7 +123,7 @@ struct comm_life {
 	int traffic_class; /* as config has it */
 	uint32_t starting; /* atomic, release: it is being made; what follows it is not there yet */
 	uint32_t running;  /* atomic, release: a thread works for it, or on one that is made from it */
-	uint32_t cancel;   /* atomic: it was aborted; whoever waits for other ranks leaves */
+	uint32_t cancel;   /* atomic: it was aborted; threads that wait for other ranks leave */
 	/* It has failed, or the caller has ended it: the proxy and calls that wait stop. Kernels go on waiting on a device whose
 	 * streams cannot report an error, until the caller ends it (comm_end_kernels). Atomic, seq_cst. */
 	uint32_t stop;
@@ -256,7 +256,7 @@ struct gantry_comm {
 	uint32_t error_seen;			 /* atomic copy of error.result, for the fast path */
 	int closing;				 /* atomic: in the last meeting of all ranks */
 	struct {				 /* cause.c */
-		int looking GUARDED_BY(comm_mu); /* somebody looks for the cause of the symptom below */
+		int looking GUARDED_BY(comm_mu); /* a thread is looking for the cause of the symptom below */
 		int waits;			 /* atomic: the watchdog does, until */
 		uint64_t until;			 /* ns */
 		int stop;			 /* atomic */
@@ -288,9 +288,9 @@ static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm
 /* ---- making one ---- */
 
 /*
- * First half, which waits for nobody: what comm_fail needs, so that from here on it can be aborted. config: a copy of our
- * own; rank -1 and nranks 0 if they are not known yet. Second half: meets the others at life.unique. The hub may be
- * one that is made later: hub_comes.
+ * First half, which does not wait for other ranks: what comm_fail needs, so that from here on it can be aborted.
+ * config: a copy of our own; rank -1 and nranks 0 if they are not known yet. Second half: joins the other ranks at
+ * life.unique. The hub may be one that is created later: hub_comes.
  */
 gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
 gantry_result comm_start(struct gantry_comm *comm, int hub_comes);
@@ -328,19 +328,20 @@ static inline int comm_is_revoked(const struct gantry_comm *comm)
 
 /* ---- errors ---- */
 
-/* Ends it as an error does, but that this one is wanted: nobody is told, and split and shrink may follow. */
+/* Ends it as an error does, but intentionally: no rank is notified, and split and shrink may follow. */
 void comm_revoke(struct gantry_comm *comm);
-/* Latches the first error, ends operations, and kernels where streams report the error; wakes everybody. Any thread. */
+/* Latches the first error, ends operations, and kernels where streams report the error; wakes all waiters. Any
+ * thread. */
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 /* The caller has asked for its end: kernels end now, and streams get on. Any thread. */
 void comm_end_kernels(struct gantry_comm *comm);
-/* Whom an error is about that came up while working with this peer: the peer, or this rank. */
+/* The rank responsible for an error that came up while working with this peer: the peer, or this rank. */
 int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer);
 /* comm_fail for an error that may be a symptom, once its cause is known or a moment has passed. comm_suspect returns at
  * once; comm_fail_for_cause waits, and so does not run on the threads of the proxy and the control plane. */
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
-/* Before the communicator is freed: nobody looks for causes any more; and the peers hear why it goes. */
+/* Before the communicator is freed: stops the search for causes, and sends the peers the reason why it goes. */
 void comm_cause_end(struct gantry_comm *comm);
 void comm_cause_tell(struct gantry_comm *comm);
 /* The watchdog's: is there a symptom whose cause is waited for? Looks for it; 1: until cause.until at the latest. */
@@ -499,7 +500,7 @@ struct comm_launch {
 	size_t args_size;
 	uint32_t blocks, ntimes;
 	struct gantry_proxy_op *ops;	      /* a chain, owned; NULL: none */
-	int drives;			      /* comm_drives said so */
+	int drives;			      /* result of comm_drives */
 	struct gantry_eventcount *eventcount; /* what its one block sleeps on; NULL: the communicator's */
 	uint32_t lanes;			      /* of a block on a GPU; 0: the kernel's default */
 };
@@ -573,7 +574,7 @@ gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_
 gantry_result comm_onesided_flush(struct gantry_comm *comm);
 /* Adds what was put over the network. Any thread. */
 void comm_onesided_count(const struct gantry_comm *comm, struct gantry_comm_counters *c);
-void comm_onesided_wake(struct gantry_comm *comm); /* whoever waits for signals; any thread */
+void comm_onesided_wake(struct gantry_comm *comm); /* wakes waiters for signals; any thread */
 /* The end: its standing receives, with the communicator's operations; then, with connections, all of it. */
 void comm_onesided_stop(struct gantry_comm *comm);
 void comm_onesided_free(struct gantry_comm *comm);

@@ -71,7 +71,7 @@ static void card_fail(struct card *card)
 	snprintf(card->why, sizeof(card->why), "%s", gantry_last_error());
 }
 
-/* Everybody's card; of the first that failed all keep the reason. */
+/* The cards of all ranks; all keep the reason of the first that failed. */
 static gantry_result exchange_cards(struct gantry_comm *comm, const struct card *mine, struct card *all)
 {
 	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A communicator's part of a trace: who it is, its connections, and the transfers that it hands to kernels.
+ * A communicator's part of a trace: its identity, its connections, and the transfers that it hands to kernels.
  *
  * Numbers of connections. Events name a connection by one number per process. A proxied connection has that of its
  * proxy half; others are numbered here, from 2^31 on, and tracks of collectives from 3 * 2^30 on, so that they never
@@ -174,7 +174,7 @@ static void put_conns(void *comm, FILE *f)
 
 void comm_trace_write(struct gantry_comm *comm)
 {
-	struct gantry_trace_who who = {.comm = comm->id,
+	struct gantry_trace_who owner = {.comm = comm->id,
 				       .rank = comm->rank,
 				       .nranks = comm->nranks,
 				       .host = comm->infos ? comm->infos[comm->rank].host_name : "",
@@ -186,5 +186,5 @@ void comm_trace_write(struct gantry_comm *comm)
 	if (!comm->peers)
 		return;
 	comm_times_collect(comm, 1);
-	gantry_trace_write(&who);
+	gantry_trace_write(&owner);
 }

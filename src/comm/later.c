@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups of non-blocking communicators that would wait: the first transfers between two ranks connect them, which takes
- * the other rank's call. A thread does that and then enqueues; until it is done gantry_comm_error says GANTRY_AGAIN of all
- * communicators of the group, and they take no other call (life.running). The thread is the first one's, who joins it; the
- * others wait for their `running`.
+ * the other rank's call. A thread does that and then enqueues; until it is done gantry_comm_error returns GANTRY_AGAIN
+ * for all communicators of the group, and they take no other call (life.running). The thread belongs to the first
+ * communicator, which joins it; the others wait for their `running`.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdlib.h>

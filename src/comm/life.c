@@ -7,8 +7,8 @@
  * from the call and from the address of the first of them that can be reached. That rank serves it, the others dial
  * until it does. Nothing of this needs the old one's control plane, whose hub may have died:
  *
- *   split    by the old control plane all learn everybody's color and key; label: "split", which split, color
- *   shrink   without a word: all give the same list; label: "shrink", who remains, how often they did that
+ *   split    the old control plane distributes all colors and keys; label: "split", which split, color
+ *   shrink   without communication: all give the same list; label: "shrink", remaining ranks, how often they did that
  *   grow     by the old control plane the id of gantry_comm_grow_id travels to all: newcomers can derive nothing
  *
  * Waiting ends early (comm_stopped) when the new or the old communicator is aborted, or when the old control plane has
@@ -281,8 +281,8 @@ static int leader_of(const struct job *job)
 	return -1;
 }
 
-/* What all members of the new communicator know, and nobody else of the same parent has. Ranks of different byte order do
- * not meet. */
+/* Data that all members of the new communicator have, and no other rank of the same parent. Ranks of different byte
+ * order do not match. */
 struct label {
 	char kind[8];
 	uint64_t number, which;
@@ -315,7 +315,7 @@ static void list_members(const struct job *job, char *buf, size_t room)
 	}
 }
 
-/* Whoever could not be met has a number in the new communicator that its users have not seen yet. */
+/* A rank that could not be reached has a number in the new communicator that its users have not seen yet. */
 static gantry_result explain_failure(const struct job *job, int leader, gantry_result r)
 {
 	char text[2 * COMM_ERROR_TEXT], list[128] = "";
@@ -323,7 +323,7 @@ static gantry_result explain_failure(const struct job *job, int leader, gantry_r
 	if (r != GANTRY_ERR_UNREACHABLE && r != GANTRY_ERR_TIMEOUT && r != GANTRY_ERR_PEER_LOST)
 		return r;
 	list_members(job, list, sizeof(list));
-	if (job->child->life.blamed >= 0) /* comm_stopped has said it all */
+	if (job->child->life.blamed >= 0) /* comm_stopped has reported it */
 		return r;
 	snprintf(text, sizeof(text), "%s", gantry_last_error());
 	FAIL_NOW(r, "%s (the new communicator consists of ranks %s of %s, in this order; its root is rank %d)", text,
@@ -386,8 +386,8 @@ static gantry_result child_make(struct gantry_comm *parent, const struct gantry_
 	return GANTRY_OK;
 }
 
-/* An allgather by the old one's control plane. If that has lost somebody, its error says whom, and the caller of the
- * allgather may hear of the end of the hub before that is latched. */
+/* An allgather by the old one's control plane. If that has lost a rank, its error names it, and the caller of the
+ * allgather may get the end of the hub before that is latched. */
 static gantry_result gather_in(struct gantry_comm *parent, const void *mine, size_t size, void *all)
 {
 	gantry_result r = gantry_ctl_allgather(parent->ctl, mine, size, all), error = GANTRY_OK;
@@ -472,7 +472,7 @@ gantry_result gantry_comm_split(struct gantry_comm *comm, int color, int key, co
 
 /* ---- shrink ---- */
 
-/* Who remains; FNV-1a. */
+/* Hash of the remaining ranks; FNV-1a. */
 static uint64_t hash_members(const struct job *job)
 {
 	uint64_t h = 0xcbf29ce484222325;
@@ -501,10 +501,10 @@ static gantry_result count_shrink(struct gantry_comm *comm, const struct job *jo
 {
 	struct comm_life *life = &comm->life;
 	struct comm_shrink *grown;
-	uint64_t who = hash_members(job);
+	uint64_t members = hash_members(job);
 
 	for (size_t i = 0; i < life->nshrinks; i++) {
-		if (life->shrinks[i].members == who) {
+		if (life->shrinks[i].members == members) {
 			*ret_number = life->shrinks[i].count++;
 			return GANTRY_OK;
 		}
@@ -513,7 +513,7 @@ static gantry_result count_shrink(struct gantry_comm *comm, const struct job *jo
 	if (!grown)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to shrink a communicator");
 	life->shrinks = grown;
-	grown[life->nshrinks++] = (struct comm_shrink){who, 1};
+	grown[life->nshrinks++] = (struct comm_shrink){members, 1};
 	*ret_number = 0;
 	return GANTRY_OK;
 }
@@ -588,7 +588,7 @@ struct grow_part {
 	struct gantry_unique_id id;
 };
 
-/* The one id that somebody has. */
+/* The one id that a rank has passed. */
 static gantry_result find_id(const struct job *job, const struct grow_part *parts, struct gantry_unique_id *ret_id)
 {
 	int found = -1;
@@ -629,7 +629,7 @@ out:
 	return r;
 }
 
-/* Somebody who was not in the old one. */
+/* A rank that was not in the old communicator. */
 static gantry_result grow_newcomer(int nranks, const struct gantry_unique_id *id, int rank,
 				   const struct gantry_comm_config *config, struct gantry_comm **ret_comm)
 {

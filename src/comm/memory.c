@@ -5,7 +5,7 @@
  *   ADDRESSES    nothing: the other end is in this process and can read any address
  *   EXPORTED     the peer's process maps the memory (it must be exportable: from gantry_mem_alloc); asked for once
  *                per peer, at the first transfer, through the control plane
- *   REGISTERED   the network is told (proxy_register), once per connection, at the first transfer
+ *   REGISTERED   with the network (proxy_register), once per connection, at the first transfer
  *
  * Where it cannot be done the transfer is copied through the connection's ring, silently: registering never breaks it.
  */
@@ -65,7 +65,7 @@ static struct comm_reg *find_reg(struct gantry_comm *comm, const char *buf, uint
 
 struct map_request {
 	struct gantry_ipc_handle ipc;
-	uint64_t address; /* UNMAP: as the peer was told */
+	uint64_t address; /* UNMAP: as sent to the peer */
 };
 
 /*

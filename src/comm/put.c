@@ -143,7 +143,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_put *put, stru
 	p->sent++;
 }
 
-/* Room for one more request. Those before it need nobody's help but the kernels' and the proxy's. */
+/* Room for one more request. Those before it depend on the kernels and the proxy only. */
 static gantry_result await_room(struct gantry_comm *comm, const struct gantry_connector *c)
 {
 	struct gantry_waiter wait;

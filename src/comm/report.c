@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What threads other than the caller's see of a communicator: an end of a connection at a moment, sums over all of
- * them, and the report, who waits for whom as JSON lines. The first line is the communicator, each other one an end.
- * docs/stall.md has the fields; `gantry stall` puts the reports of all ranks together.
+ * them, and the report, which rank waits for which, as JSON lines. The first line is the communicator, each other one
+ * an end. docs/stall.md has the fields; `gantry stall` merges the reports of all ranks.
  *
- * Whom an end waits for, by where its kernel and its proxy are:
+ * What an end waits for, by where its kernel and its proxy are:
  *
  *   kernel \ proxy      none          waits for X       busy, says nothing
  *   not in a wait       none          X                 none

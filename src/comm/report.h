@@ -2,7 +2,7 @@
 /*
  * What threads other than the caller's may see of a communicator, and what they make of it:
  *
- *   report.c      one end of a connection at a moment, whom it waits for; sums; all of it as JSON lines
+ *   report.c      one end of a connection at a moment, what it waits for; sums; all of it as JSON lines
  *   watch.c       the watchdog: notices stalls, reports on a signal
  *   comm_stats.c  counters of all communicators, for inet/stats.h
  *   comm_trace.c  the communicator's part of a trace (base/trace.h), and events that kernels make

@@ -45,7 +45,7 @@ static struct {
 
 /* ---- what it says ---- */
 
-/* Who waits for somebody else tells more than who waits for its own kernel, proxy or memory. */
+/* An end that waits for a peer is more informative than one that waits for its own kernel, proxy or memory. */
 static int weigh_wait(enum comm_waits w)
 {
 	return w == COMM_WAITS_NONE ? 0 : w == COMM_WAITS_PEER || w == COMM_WAITS_SOCKET ? 2 : 1;
@@ -104,8 +104,8 @@ static void tell_report(struct gantry_comm *comm, enum gantry_log_level level, c
 }
 
 /*
- * The error itself counts, not only that a report was asked for: comm_fail asks last, and whoever sees the error before
- * that may destroy the communicator at once.
+ * The error itself counts, not only that a report was requested: comm_fail requests it last, and a thread that sees the
+ * error before that may destroy the communicator at once.
  */
 static int owes_report(struct gantry_comm *comm)
 {
@@ -116,7 +116,7 @@ static int owes_report(struct gantry_comm *comm)
 	return load_acquire(&comm->watch.report_wanted) || (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
 }
 
-/* After an error: comm_fail has said which, the line is a detail. */
+/* After an error: comm_fail has logged it, this line is a detail. */
 static void tell_error(struct gantry_comm *comm)
 {
 	comm->watch.report_written |= TOLD_ERROR;

@@ -115,7 +115,7 @@ static void on_arrived(void *ctx, int from, uint32_t window, int signal)
 	store_release(&o->peers[from].arrived, o->peers[from].arrived + 1);
 }
 
-/* Of standing receives. Those who leave after the last meeting close their ends. */
+/* Of standing receives. Ranks that leave after the last synchronisation close their ends. */
 static void on_error(void *ctx, gantry_result r, int peer, const char *text)
 {
 	struct gantry_comm *comm = ctx;

@@ -138,7 +138,7 @@ gantry_result gantry_ctl_address(struct gantry_ctl *ctl, struct gantry_addr *ret
 	return r == GANTRY_OK ? inet_advertised(&bound, ret_addr) : r;
 }
 
-/* A sum that only who has the key can make; `use` tells several of the same bytes apart. */
+/* A MAC that only a holder of the key can make; `use` separates several over the same bytes. */
 static gantry_result derive_bytes(const struct ctl_id *from, uint8_t use, const void *what, size_t size,
 				  uint8_t ret[GANTRY_MAC_SIZE])
 {
@@ -200,7 +200,7 @@ int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl)
 	return ctl->clock_offset;
 }
 
-/* What was logged when it happened is not logged again by everybody who hears of it. */
+/* A cause that was logged when it occurred is not logged again by every caller that gets it. */
 static gantry_result recall_error(gantry_result r, const char *text)
 {
 	gantry_set_last_error(text && *text ? text : gantry_result_text(r));
@@ -239,7 +239,7 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 	return GANTRY_OK;
 }
 
-/* UNCHECKED: nobody else knows it any more. */
+/* UNCHECKED: no other thread has a reference. */
 void ctl_member_free(struct gantry_ctl *m) UNCHECKED
 {
 	if (!m)
@@ -608,7 +608,7 @@ static gantry_result gather_at_hub(struct gantry_ctl *m, struct ctl_head *h, con
 	return ask_hub(m, h, mine, size, gather_limit(m), call);
 }
 
-/* Past the hub, which is told the size of the parts alone and says when all ranks have them. */
+/* Past the hub, which only gets the size of the parts and reports when all ranks have them. */
 static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size, void *all,
 				     struct ctl_call *call) REQUIRES(loop_mu)
 {

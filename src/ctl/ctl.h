@@ -20,9 +20,9 @@
  * GANTRY_RESUME a connection that breaks, and was not ended, is no loss: the rank dials again until the timeout, and
  * every frame still comes once and in order (ctl_service.h, docs/design/0031).
  *
- * Trust. The unique id carries a random key: only who has the id can join; with GANTRY_SECRET set the key is mixed with
- * it. Both directions prove it by HMAC-SHA256 over nonces (without OpenSSL: by the key itself). Strangers are refused
- * and can neither stall nor crash anybody.
+ * Trust. The unique id carries a random key: only a holder of the id can join; with GANTRY_SECRET set the key is mixed
+ * with it. Both directions prove it by HMAC-SHA256 over nonces (without OpenSSL: by the key itself). Connections
+ * without the key are refused and can neither stall nor crash a process.
  */
 #ifndef GANTRY_CTL_CTL_H
 #define GANTRY_CTL_CTL_H
@@ -62,7 +62,7 @@ struct gantry_ctl_config {
 	void (*on_lost)(void *ctx, int rank, gantry_result why, const char *text);
 	/* How long joining may take; 0: GANTRY_CONNECT_TIMEOUT to reach the hub, then GANTRY_CALL_TIMEOUT for the others. */
 	uint64_t patience_ns;
-	int hub_comes; /* the hub may be made later than it is looked for: who knows no such hub is asked again */
+	int hub_comes; /* the hub may be created late: a process that does not have it yet is dialled again */
 	int listens;   /* this process can have hubs of further communicators: gantry_ctl_address */
 	/* Asked now and then, without a lock, by a thread that waits in gantry_ctl_join or gantry_ctl_allgather: other
 	 * than OK ends the wait with it, and with gantry_last_error(). NULL: nothing ends it early. */
@@ -76,15 +76,15 @@ struct gantry_ctl_config {
 };
 enum { GANTRY_CTL_MESSAGE_MAX = 65536 };
 
-/* Joins; returns when all ranks are there (then all know it), however late, or fails by GANTRY_CALL_TIMEOUT naming who is
- * missing. A hub that is not reached, or falls silent, and a rank that came and is lost end it at once.
- * Two ranks with the same number, or with different counts, are refused on all sides by name. */
+/* Joins; returns when all ranks have joined (then all know it), however late, or fails after GANTRY_CALL_TIMEOUT and
+ * names the missing ranks. A hub that is not reached, or falls silent, and a rank that joined and is lost end it at
+ * once. Two ranks with the same number, or with different counts, are refused on all sides by name. */
 gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gantry_ctl **ret_ctl);
 /* What a join in this process still waits for, asked by another thread: "ranks 1, 3-5" if the hub is here,
  * "10.0.0.1:4711: Connection refused" while it is not reached; "" if for nothing that is known here. */
 void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len);
-/* What a process that makes several ids for one communicator does with those that are not used: ends the hub of the id,
- * if it is here and nobody has come to it. */
+/* A process that makes several ids for one communicator calls this for those that are not used: ends the hub of the id,
+ * if it is here and no rank has connected to it. */
 void gantry_ctl_drop_id(const struct gantry_unique_id *id);
 /* The ranks of the id, whose hub is here, will never be complete: those that came and those that come hear why. */
 void gantry_ctl_fail_id(const struct gantry_unique_id *id, gantry_result why, const char *text);
@@ -115,8 +115,8 @@ bool gantry_ctl_is_over(struct gantry_ctl *ctl);
 /*
  * ---- communicators made from this one ----
  *
- * Every rank of a communicator that listens has an address, which the others are told when they agree. An id for some
- * of them then needs no message: all derive the same one from this communicator's key, from what they do (`what`, the
+ * Every rank of a communicator that listens has an address, which the other ranks get in the exchange. An id for some
+ * of them then needs no message: all derive the same one from this communicator's key, from the operation (`what`, the
  * same bytes on all) and from the address of the rank that serves it. So it works without the hub of this one, too.
  */
 /* Where hubs of this process are reached. ERR_UNREACHABLE: nowhere, it does not listen. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bruck's allgather: what a rank sends to whom, and when. Pure: it knows neither sockets nor time, so the same code runs
- * over connections (ctl_exchange.c) and over the simulated wire of tests/unit/test_ctl_bruck.c.
+ * Bruck's allgather: what a rank sends to which rank, and when. Pure: it uses neither sockets nor time, so the same
+ * code runs over connections (ctl_exchange.c) and over the simulated wire of tests/unit/test_ctl_bruck.c.
  *
  * In round k rank r has the parts of ranks r .. r + 2^k - 1 (modulo N), sends them to rank r - 2^k, and gets those of the
  * next 2^k ranks from rank r + 2^k. The last round carries what is still missing. So every rank sends and receives
@@ -28,7 +28,7 @@ struct ctl_bruck {
 
 /* ceil(log2 N): at most 15 for CTL_RANKS_MAX. */
 int ctl_bruck_rounds(int nranks);
-/* To whom a rank sends in that round. */
+/* The destination of a rank in that round. */
 int ctl_bruck_to(int rank, int nranks, int round);
 /* In which round the one sends to the other; -1: never, or there is no such rank. */
 int ctl_bruck_round(int from, int to, int nranks);

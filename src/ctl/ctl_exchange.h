@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An allgather between the ranks, past the hub: ctl_bruck.h says who sends what to whom. A message has a connection of
- * its own, dialled when the message may go, to the port that the receiver's process listens on; the receiver answers the
- * hand-shake once it is in the same allgather, so nothing has to be kept for later, and says HAVE when the block is in
+ * An allgather between the ranks, past the hub: ctl_bruck.h has the schedule. A message has a connection of its own,
+ * dialled when the message may go, to the port that the receiver's process listens on; the receiver answers the
+ * handshake once it is in the same allgather, so nothing has to be kept for later, and sends HAVE when the block is in
  * its place. A connection that breaks before that is dialled again: blocks are where they were, and one that comes twice
  * changes nothing.
  *
- * The hub carries no parts, but it is told by every rank that it begins (GATHER) and that it is through (HAVE), and says
- * when all are (GATHERED). So it knows who is missing, and a rank that is lost on the way fails the allgather for all, by
- * name, as one that goes through the hub.
+ * The hub carries no parts, but every rank reports to it that it begins (GATHER) and that it has finished (HAVE), and
+ * the hub announces when all have (GATHERED). So it knows the missing ranks, and a rank that is lost on the way fails
+ * the allgather for all, by name, as in one that goes through the hub.
  *
  * All of it on the service thread, under loop_mu, but for begin and end.
  */
@@ -45,7 +45,7 @@ struct ctl_direct {
 	struct gantry_addr addr;		    /* where others reach it; family 0: nowhere. Fixed at joining */
 	struct inet_port *port GUARDED_BY(loop_mu); /* a reference */
 	uint64_t tag GUARDED_BY(loop_mu);	    /* of connections to it; 0: none may come */
-	/* To whom it sends in each round; none: allgathers go through the hub. Fixed once joined. */
+	/* Its destination in each round; none: allgathers go through the hub. Fixed once joined. */
 	struct gantry_addr addrs[CTL_ROUNDS_MAX];
 	int naddrs;
 	struct ctl_exchange *exchange GUARDED_BY(loop_mu); /* the one that goes on; owned */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A membership on the service thread: what the hub says, what the callers' threads and the user's callbacks hear of it, and
- * the end, by leaving or by the hub's loss. How it gets to the hub, and back to it, changes for other reasons: ctl_dial.c.
+ * A membership on the service thread: messages of the hub, their delivery to the callers' threads and the user's
+ * callbacks, and the end, by leaving or by the hub's loss. Connecting to the hub, and reconnecting, changes for other
+ * reasons: ctl_dial.c.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "ctl/ctl_member.h"
@@ -24,8 +25,8 @@ enum { STALLS = 4 }; /* in GANTRY_TIMEOUT: after one without a word the hub is d
 /*
  * ---- callbacks into the user's code ----
  *
- * They are queued while a pass goes on and run at its end, without any lock: the user may hold one of his own that he
- * also holds when he calls us. gantry_ctl_leave waits for the one that runs.
+ * They are queued during a pass and run at its end, without any lock: the user may hold a lock of its own that it also
+ * holds when it calls us. gantry_ctl_leave waits for the one that runs.
  */
 
 struct callback {
@@ -87,7 +88,7 @@ static void answer_call(struct callback *cb) REQUIRES(loop_mu)
 	if (r == GANTRY_OK && size > sizeof(reply))
 		r = GANTRY_ERR_SIZE;
 	if (r != GANTRY_OK)
-		size = 0; /* whoever fails need not have said how much he wrote */
+		size = 0; /* a failed callback need not have set the size */
 	h.size = (uint32_t)size;
 	h.result = (uint32_t)r;
 	if (m->conn)
@@ -207,8 +208,8 @@ void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, .
 }
 
 /*
- * The hub is gone. With it are the ranks of its process, unless they had left before: then it went as it should, and
- * the others do without. If no rank lives there, it is nobody (-1) who is lost. properly: it has said goodbye.
+ * The hub is gone, and with it the ranks of its process, unless they had left before: then its end was orderly, and the
+ * others continue without it. If no rank lives there, the lost rank is -1. properly: it has sent a goodbye message.
  */
 static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause, bool properly) REQUIRES(loop_mu)
 {
@@ -463,7 +464,8 @@ void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 	m->trips = a->same_process ? 0 : TRIPS;
 	if (m->trips)
 		ask_time(m);
-	/* The hub knows our deadline, if there is one, and who is missing by then: give it time to say so. */
+	/* The hub knows our deadline, if there is one, and which ranks are missing by then: give it time to report
+	 * them. */
 	m->deadline = m->wait_by == UINT64_MAX ? UINT64_MAX : m->wait_by + CTL_ANSWER_NS;
 	ctl_service_due(m->deadline);
 	ctl_service_due(m->conn->heard + m->timeout);
@@ -471,7 +473,7 @@ void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 
 /* ---- the callers' wishes, and the clock ---- */
 
-/* False: there is nobody who could hear it, or who would miss it. */
+/* False: there is no receiver for it, or none that would miss it. */
 static bool say_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
@@ -572,7 +574,7 @@ static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	else if (c->session.on)
 		ctl_service_due(c->heard + stall);
 	if (m->dial.to_hub.state == INET_DIAL_PAUSE && !ctl_conn_is_cut(c) && inet_loop.now - c->heard < stall)
-		inet_dial_stop(&m->dial.to_hub); /* it was heard after all */
+		inet_dial_stop(&m->dial.to_hub); /* its answer came after all */
 }
 
 void ctl_members_tick(void)

@@ -36,7 +36,7 @@ struct ctl_message {
 	size_t size;
 	uint8_t bytes[];
 };
-/* On the stack of whoever waits; in the membership's list of calls until it is done. Under loop_mu. */
+/* On the stack of the waiting thread; in the membership's list of calls until it is done. Under loop_mu. */
 struct ctl_call {
 	struct gantry_list node;
 	int to; /* -1: an allgather, which the hub answers */
@@ -76,7 +76,7 @@ struct gantry_ctl {
 	/* Why it does not wait any longer for the others to join; "": it does. */
 	char gave_up[CTL_TEXT_MAX] GUARDED_BY(loop_mu);
 	int calling GUARDED_BY(loop_mu); /* a callback runs, without the lock */
-	/* Queued or running. Until none is left, callers hear of no loss: the order in which on_lost is told of several is
+	/* Queued or running. Until none is left, callers get no loss: the order in which on_lost reports several is
 	 * that of cause and consequence, and a caller that finds the last one first would take it for the cause. */
 	int callbacks GUARDED_BY(loop_mu);
 	enum ctl_step step GUARDED_BY(loop_mu);
@@ -108,7 +108,7 @@ struct gantry_ctl {
 
 /* An exchange may take so many times GANTRY_CONNECT_TIMEOUT from when all ranks have come to it. */
 enum { CTL_GATHER_TIMES = 2 };
-/* How much later than its deadline a rank may hear from the hub who is missing. */
+/* How much later than its deadline a rank may get the list of missing ranks from the hub. */
 enum { CTL_ANSWER_NS = 1000000000 };
 
 /* ctl_member.c */
@@ -120,7 +120,7 @@ int ctl_members_call_back(void) REQUIRES(loop_mu);
 void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu);
 /* The hub is gone without a goodbye, and with it the ranks of its process. Closes the connection. */
 void ctl_member_hub_lost(struct gantry_ctl *m, gantry_result why, const char *cause) REQUIRES(loop_mu);
-/* No control plane for this rank any more: everybody who waits hears it. Closes the connection. */
+/* No control plane for this rank any more: all waiters get the error. Closes the connection. */
 void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
 	__attribute__((format(printf, 3, 4)));
 extern const struct ctl_conn_ops ctl_member_ops; /* of m->conn */

@@ -52,14 +52,15 @@ uint64_t ctl_patience(uint64_t timeout)
 	return timeout + (slack < slack_max_ns ? slack : slack_max_ns);
 }
 
-int ctl_silent(uint64_t *heard, uint64_t timeout)
+int ctl_silent(uint64_t *last_seen, uint64_t timeout)
 {
 	uint64_t now = inet_loop.now;
 
-	/* We were away: what peers said meanwhile may be on its way, what they were not asked they could not answer. */
-	if (ctl_service.late > timeout / 8 && now - *heard > timeout / 2)
-		*heard = now - timeout / 2;
-	return now - *heard >= ctl_patience(timeout);
+	/* This thread was delayed: messages of peers may still be in the socket, and peers could not answer requests
+	 * that were not sent. */
+	if (ctl_service.late > timeout / 8 && now - *last_seen > timeout / 2)
+		*last_seen = now - timeout / 2;
+	return now - *last_seen >= ctl_patience(timeout);
 }
 
 /* ---- frames to be sent ---- */
@@ -403,7 +404,7 @@ static void cut_conn(struct ctl_conn *c) REQUIRES(loop_mu)
 	memset(&c->backoff, 0, sizeof(c->backoff));
 }
 
-/* The peer has everything that was said to it. */
+/* The peer has everything that was sent to it. */
 static bool is_acked(const struct ctl_conn *c)
 {
 	return gantry_list_empty(&c->out) && gantry_list_empty(&c->session.kept);
@@ -416,7 +417,7 @@ static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 
 	if (!e && c->out_dead != EPIPE)
 		e = c->out_dead; /* the kernel tells an error once: the write has had it */
-	/* No answer to the kernel's packets: silence, whoever finds it first. */
+	/* No answer to the kernel's packets: silence, whichever side detects it first. */
 	silent = e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH;
 	/* Whatever ends says goodbye first: an end without one, as a reset, is of this socket alone. */
 	if (c->session.on && !(c->session.parting && !e && is_acked(c))) {
@@ -655,7 +656,7 @@ void ctl_conn_close(struct ctl_conn *c)
 	gantry_list_remove(&c->dirty);
 	gantry_list_remove(&c->node);
 	gantry_list_append(&ctl_service.dead, &c->node);
-	c->ops = &finish_ops; /* the rest of what was read is for nobody */
+	c->ops = &finish_ops; /* the rest of what was read is dropped */
 	c->owner = NULL;
 	c->traffic = NULL;
 }
@@ -751,8 +752,8 @@ static int ctl_busy(void)
 	return !gantry_list_empty(&s->hubs) || !gantry_list_empty(&s->members) || !gantry_list_empty(&s->finishing);
 }
 
-/* What was queued for peers that read; otherwise they would find a broken connection where somebody has just left. In
- * the end the hubs say goodbye, after the ranks here. */
+/* Flushes what was queued for peers that read; otherwise they would find a broken connection where a rank has just
+ * left. In the end the hubs send their goodbye messages, after the ranks here. */
 static int ctl_leaving(int last, int ms) REQUIRES(loop_mu)
 {
 	struct ctl_service *s = &ctl_service;

@@ -6,12 +6,12 @@
  * Lock: loop_mu protects everything here, the hubs and the memberships. Other threads take it to add something, to mark
  * it for removal, to queue a frame and to look for news, so lists of objects do not change under the thread's feet.
  *
- * A pass: handle events (the loop); take who is new or leaves; do what is due by the clock; write what the pass has
+ * A pass: handle events (the loop); take new and leaving members; do what is due by the clock; write what the pass has
  * produced, batched; run callbacks, without the lock; free what was closed.
  *
- * Time. `due` is when the thread must look at the clock next; things that are heard only move their deadlines later, so
+ * Time. `due` is when the thread must look at the clock next; received messages only move their deadlines later, so
  * nothing is recomputed on the way. If the thread comes late, by its own starvation or because the process was stopped,
- * `late` says by how much, and ctl_silent gives peers time to be heard before it judges them.
+ * `late` is the delay, and ctl_silent gives peers time to send before it judges them.
  */
 #ifndef GANTRY_CTL_CTL_SERVICE_H
 #define GANTRY_CTL_CTL_SERVICE_H
@@ -39,9 +39,9 @@ enum {
  * is not asked for more than that. */
 enum { CTL_ACK_FRAMES = 64, CTL_ACK_BYTES = 256 << 10 };
 
-/* A frame as it goes over the wire; shared by the queues of all who get it. */
+/* A frame as it goes over the wire; shared by the queues of all its receivers. */
 struct ctl_buf {
-	uint32_t refs; /* by whoever holds the lock of the queue it is in */
+	uint32_t refs; /* under the lock of the queue it is in */
 	size_t size;
 	uint8_t bytes[];
 };
@@ -96,7 +96,7 @@ struct ctl_conn {
 	struct gantry_list dirty; /* in the service's dirty list: something to write at the end of the pass */
 	const struct ctl_conn_ops *ops;
 	void *owner;		     /* borrowed */
-	struct ctl_traffic *traffic; /* borrowed, until the connection is closed or finishes; NULL: nobody counts */
+	struct ctl_traffic *traffic; /* borrowed, until the connection is closed or finishes; NULL: not counted */
 	struct gantry_addr peer;
 	struct ctl_parser in;
 	struct inet_seals seals; /* owned; none: it is not encrypted */
@@ -108,7 +108,7 @@ struct ctl_conn {
 	struct gantry_list out; /* of struct ctl_out */
 	size_t out_bytes;	/* waiting, and kept */
 	size_t out_at;		/* of the first one, already written */
-	int out_dead;		/* errno of a write: what the peer said before is still read, then comes the end */
+	int out_dead;		/* errno of a write: what the peer sent before is still read, then comes the end */
 	const char *fault;	/* what went wrong here, found at the end of the pass */
 	uint64_t heard;		/* ns */
 	uint64_t look_by;	/* ns: when the socket's back-off is looked at; 0: nothing is out */
@@ -124,7 +124,7 @@ static inline bool ctl_conn_is_cut(const struct ctl_conn *c)
 {
 	return !c->closed && c->source.fd < 0;
 }
-/* Whether what the peer says has come can be: not less than it said before, nor more than was sent. */
+/* Whether the peer's count of received frames is possible: not less than its previous count, nor more than was sent. */
 bool ctl_conn_counts(const struct ctl_conn *c, uint64_t received);
 /* A new socket for it, whose peer has so many frames (ctl_conn_counts); the old one is reset. first: the number of the frame
  * with which the peer goes on. Takes the descriptor and the seals, also on failure: then the connection is cut. */
@@ -166,7 +166,7 @@ gantry_result ctl_service_start(void) REQUIRES(loop_mu);
 /* Look at the clock at `when` at the latest. */
 void ctl_service_due(uint64_t when) REQUIRES(loop_mu);
 /* Was the peer silent for too long? Time that this thread missed is not held against it. */
-int ctl_silent(uint64_t *heard, uint64_t timeout) REQUIRES(loop_mu);
+int ctl_silent(uint64_t *last_seen, uint64_t timeout) REQUIRES(loop_mu);
 /* How long after its last word a peer counts as silent: it may have fallen silent a beat later. */
 uint64_t ctl_patience(uint64_t timeout);
 /* "0.5 s" of nanoseconds. */

@@ -5,10 +5,10 @@
  * CTL_HEAD_SIZE bytes and `size` bytes of body.
  *
  *    rank                                       hub
- *     | hello .. answer: both know the key ------> |   and the rank is told what the hub's deadline is
+ *     | hello .. answer: both know the key ------> |   and the rank gets the hub's deadline
  *     | <-- REFUSED: cause, text ----------------- |   known by its key, but it does not fit in
  *     | <-- TIME, a few times -------------------> |   the clock of the hub
- *     | <-- READY: all are here, who lives where - |
+ *     | <-- READY: all are here, and their hosts - |
  *     | <-- LIFE, answered by LIFE --------------> |   the hub asks every timeout/32
  *     | <-- MESSAGE, CALL, REPLY ----------------> |   relayed to rank `to`
  *     | GATHER ----------------------------------> |   <- GATHERED to all, once all gave theirs
@@ -86,7 +86,7 @@ const char *ctl_kind_name(uint32_t kind);
 
 struct ctl_head {
 	uint32_t kind;
-	int32_t from, to; /* ranks; -1: the hub. LOST: from is whom it is about */
+	int32_t from, to; /* ranks; -1: the hub. LOST: from is the lost rank */
 	uint64_t tag;  /* MESSAGE: the user's. CALL, REPLY: number of the call. GATHER*: its number. TIME: rank's clock.
 			LIFE: frames that have come, where the connection outlives its sockets */
 	uint32_t size; /* of the body */

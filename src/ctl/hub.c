@@ -115,9 +115,9 @@ static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES
 }
 
 /*
- * Ranks that leave mostly do so together, and a frame to everybody for each of them would be half the square of their
- * number: those of one pass are told in one frame. Before anything else is told of ranks that are gone, so that the
- * order stays that of cause and consequence.
+ * Ranks that leave mostly do so together, and a frame to every rank for each of them would be half the square of their
+ * number: those of one pass are reported in one frame. It goes out before any other report about lost ranks, so that
+ * the order stays that of cause and consequence.
  */
 static void tell_left(struct hub *hub)
 {
@@ -152,10 +152,10 @@ void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 {
 	struct hub *hub = rank->hub;
 	const struct ctl_head h = {.kind = CTL_LOST, .from = hub_rank_index(rank), .result = why};
-	char who[HUB_RANK_TEXT], text[CTL_TEXT_MAX];
+	char rank_name[HUB_RANK_TEXT], text[CTL_TEXT_MAX];
 
 	ASSERT(rank->state == HUB_HERE && hub->nhere > 0);
-	snprintf(text, sizeof(text), "%s: %s", hub_rank_text(rank, who), cause);
+	snprintf(text, sizeof(text), "%s: %s", hub_rank_text(rank, rank_name), cause);
 	if (hub->state != HUB_RUNNING) {
 		hub_probe_drop(rank);
 		ctl_conn_close(rank->conn);
@@ -176,10 +176,10 @@ void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 static void rank_left(struct hub_rank *rank) REQUIRES(loop_mu)
 {
 	struct hub *hub = rank->hub;
-	char who[HUB_RANK_TEXT];
+	char rank_name[HUB_RANK_TEXT];
 
 	ASSERT(rank->state == HUB_HERE && hub->nhere > 0 && !rank->untold);
-	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, hub_rank_text(rank, who));
+	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, hub_rank_text(rank, rank_name));
 	rank->why = GANTRY_ERR_PEER_CLOSED;
 	rank_gone(rank, HUB_LEFT);
 	rank->untold = 1;
@@ -222,7 +222,7 @@ static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uin
 	return 1;
 }
 
-/* Whoever calls a rank that is gone is answered in its place. Messages to it are dropped: the sender has been told. */
+/* The hub replies to calls to a rank that is gone. Messages to it are dropped: the sender has been notified. */
 static int hear_for_another(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
 {
 	struct hub_rank *to = &rank->hub->ranks[h->to];

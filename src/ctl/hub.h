@@ -5,13 +5,13 @@
  *
  *   OPEN ----- all ranks came ----> RUNNING --- the last one left or was lost ---> ENDED
  *    |                                                                              ^
- *    +--- somebody missing in time, twice the same rank, different counts,          |
+ *    +--- a rank missing in time, twice the same rank, different counts,            |
  *    |    a rank lost while others were awaited ---> FAILED --- a while later ------+
- *    +--- nobody came at all -------------------------------------------------------+
+ *    +--- no rank came at all ------------------------------------------------------+
  *
- * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
+ * A FAILED hub stays for a while, so that ranks that come later get the cause instead of a refused connection.
  *
- * A rank whose connection outlives its sockets (GANTRY_RESUME) stays HERE while it has none: what it is told is kept for it.
+ * A rank whose connection outlives its sockets (GANTRY_RESUME) stays HERE while it has none: frames to it are kept.
  * It comes back with a hello of the next generation, in the same process, or it is silent for the deadline and lost. It is lost
  * earlier if its process is found to have ended: another one comes as this rank, or nothing listens at its address.
  *
@@ -29,10 +29,10 @@
 extern struct inet_service hub_service;
 /* A hub with the id's number and key, at `addr`. */
 gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr, struct gantry_addr *ret_bound);
-/* 1: the communicator's hub is here; whom it waits for: "ranks 1, 3-5", and who came and was refused; left as it is if
- * for nobody. */
+/* 1: the communicator's hub is here; text: the ranks it waits for, "ranks 1, 3-5", and connections that were refused;
+ * left as it is if it waits for none. */
 int hub_awaits(uint64_t comm_id, char *buf, size_t len) REQUIRES(loop_mu);
-/* Nobody will come: it ends, unless somebody has. */
+/* No rank will come: it ends, unless one has. */
 void hub_drop(uint64_t comm_id) REQUIRES(loop_mu);
 /* Not all will come, for this reason: ranks that have come and those that come hear it. */
 void hub_fail(uint64_t comm_id, gantry_result why, const char *text) REQUIRES(loop_mu);

@@ -2,12 +2,14 @@
 /*
  * Allgathers, at the hub.
  *
- * The hub puts the parts together and sends everybody the whole. A rank that is gone and parts of different sizes fail it for
- * all, by name; the failure is kept, because some ranks come to it only later. A rank that has heard of the failure may begin
- * the next one meanwhile. A rank that is here and has not come is late, and has no deadline but GANTRY_CALL_TIMEOUT.
+ * The hub puts the parts together and sends the whole to every rank. A rank that is gone and parts of different sizes
+ * fail it for all, by name; the failure is kept, because some ranks come to it only later. A rank that has got the
+ * failure may begin the next one meanwhile. A rank that is here and has not come is late, and has no deadline but
+ * GANTRY_CALL_TIMEOUT.
  *
- * In an exchange (ctl_exchange.h) the parts do not come here: ranks say that they begin, with the size of their parts, and
- * then that they have all. What fails one, and who is named, is the same; but from when all have begun there is a deadline.
+ * In an exchange (ctl_exchange.h) the parts do not come here: ranks report that they begin, with the size of their
+ * parts, and then that they have all. The causes of failure, and the rank that is named, are the same; but once all
+ * have begun there is a deadline.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdarg.h>
@@ -47,7 +49,7 @@ void hub_gather_drop(struct hub *hub)
 	g->open = 0;
 }
 
-/* Those who gave are told; those who did not will be when they come. */
+/* Ranks that contributed get the failure now; the others when they come. */
 static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...)
 {
@@ -67,10 +69,10 @@ static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...
 
 void hub_gather_without(const struct hub_rank *rank)
 {
-	char who[HUB_RANK_TEXT];
+	char rank_name[HUB_RANK_TEXT];
 
 	if (rank->hub->gather.open && !is_through(rank))
-		fail_gather(rank->hub, rank->why, "allgather failed: %s %s", hub_rank_text(rank, who),
+		fail_gather(rank->hub, rank->why, "allgather failed: %s %s", hub_rank_text(rank, rank_name),
 			    rank->why == GANTRY_ERR_PEER_CLOSED ? "has left" : "is lost");
 }
 
@@ -166,7 +168,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 	struct hub *hub = rank->hub;
 	struct hub_gather *g = &hub->gather;
 	const struct hub_rank *missing = somebody_gone(hub);
-	char who[HUB_RANK_TEXT];
+	char rank_name[HUB_RANK_TEXT];
 
 	ASSERT(g->open && !rank->gave);
 	rank->gave = 1;
@@ -180,7 +182,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 	}
 	if (size != g->size) {
 		fail_gather(hub, GANTRY_ERR_USAGE, "allgather sizes differ: %s contributed %u bytes, others %u",
-			    hub_rank_text(rank, who), size, g->size);
+			    hub_rank_text(rank, rank_name), size, g->size);
 		return;
 	}
 	if (size && !hub->exchange)
@@ -200,13 +202,13 @@ int hub_hear_have(struct hub_rank *rank, const struct ctl_head *h, const uint8_t
 {
 	struct hub *hub = rank->hub;
 	struct hub_gather *g = &hub->gather;
-	char who[HUB_RANK_TEXT], cause[CTL_TEXT_MAX];
+	char rank_name[HUB_RANK_TEXT], cause[CTL_TEXT_MAX];
 
 	if (!hub->exchange || h->tag != g->number || !g->open || !rank->gave || rank->has)
-		return 0; /* it has failed meanwhile, and the rank was told */
+		return 0; /* it has failed meanwhile, and the rank has got the failure */
 	if (h->result != GANTRY_OK) {
 		ctl_get_text(cause, sizeof(cause), body, h->size);
-		fail_gather(hub, (gantry_result)h->result, "%s: %s", hub_rank_text(rank, who), cause);
+		fail_gather(hub, (gantry_result)h->result, "%s: %s", hub_rank_text(rank, rank_name), cause);
 		return 0;
 	}
 	rank->has = 1;

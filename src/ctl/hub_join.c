@@ -21,14 +21,14 @@
 enum { FILES_SPARE = 64 }; /* for what else the process opens */
 static const uint64_t beat_min = 10000000, beat_max = 10000000000;
 
-/* ---- who is missing, and failing ---- */
+/* ---- missing ranks, and failing ---- */
 
 static bool is_absent(const struct hub_rank *rank)
 {
 	return rank->state == HUB_ABSENT;
 }
 
-/* Whom an open hub waits for: "ranks 1, 3-5", and what to make of connections that proved nothing or did not fit. */
+/* The ranks that an open hub waits for: "ranks 1, 3-5", and the reason of refused connections. */
 static void absent_text(const struct hub *hub, char *buf, size_t len)
 {
 	char absent[256];
@@ -167,8 +167,9 @@ static const struct hub_rank *first_here(const struct hub *hub)
 	return NULL;
 }
 
-/* Whether the newcomer fits; otherwise everybody has been told why not. */
-static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who) REQUIRES(loop_mu)
+/* Whether the new rank fits; otherwise all ranks have been sent the reason. */
+static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *rank_name)
+	REQUIRES(loop_mu)
 {
 	struct hub_rank *other = NULL;
 	char text[HUB_RANK_TEXT], late[CTL_TEXT_MAX];
@@ -185,17 +186,17 @@ static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hell
 		hub_rank_lost(other, GANTRY_ERR_PEER_LOST, "its process was restarted");
 	if (hub->state == HUB_FAILED)
 		goto failed;
-	if (hub->state != HUB_OPEN) { /* the others are at work: it is the newcomer who is wrong */
-		snprintf(late, sizeof(late), "all %d ranks have already joined; refused %s", hub->nranks, who);
+	if (hub->state != HUB_OPEN) { /* the communicator is running: the new rank is wrong */
+		snprintf(late, sizeof(late), "all %d ranks have already joined; refused %s", hub->nranks, rank_name);
 		turn_away(c, GANTRY_ERR_USAGE, late);
 		return false;
 	}
 	if (other)
 		hub_join_fail(hub, GANTRY_ERR_USAGE, "rank %d joined twice: %s and %s", h->rank,
-			      hub_rank_text(other, text), who);
+			      hub_rank_text(other, text), rank_name);
 	else
 		hub_join_fail(hub, GANTRY_ERR_SETTING, "ranks disagree on the number of ranks: %s has %d, %s has %d",
-			      who, h->nranks, hub_rank_text(first_here(hub), text), hub->nranks);
+			      rank_name, h->nranks, hub_rank_text(first_here(hub), text), hub->nranks);
 failed:
 	turn_away(c, hub->error, hub->text);
 	return false;
@@ -281,18 +282,19 @@ static void heed_clock(struct hub *hub, const struct ctl_hello *h) REQUIRES(loop
 static void admit_rank(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu)
 {
 	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .addr = from->addr, .process = h->process};
-	char who[HUB_RANK_TEXT], addr[GANTRY_ADDR_TEXT];
+	char rank_name[HUB_RANK_TEXT], addr[GANTRY_ADDR_TEXT];
 	struct inet_seals seals;
 	struct ctl_conn *c;
 	int fd;
 
 	memcpy(newcomer.who, from->shake.peer, sizeof(newcomer.who));
-	snprintf(who, sizeof(who), "rank %d (%s, %s)", h->rank, gantry_addr_text(&from->addr, addr), newcomer.who);
+	snprintf(rank_name, sizeof(rank_name), "rank %d (%s, %s)", h->rank, gantry_addr_text(&from->addr, addr),
+		 newcomer.who);
 	fd = inet_conn_take(from, &seals);
 	if (ctl_conn_make(fd, &seals, &newcomer.addr, &hub_rank_ops, NULL, &c) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	newcomer.conn = c;
-	if (!rank_fits(hub, c, h, who))
+	if (!rank_fits(hub, c, h, rank_name))
 		return;
 	ASSERT(hub->ranks[h->rank].state == HUB_ABSENT && hub->nhere < hub->nranks);
 	hub->ranks[h->rank] = newcomer;
@@ -301,7 +303,7 @@ static void admit_rank(struct hub *hub, struct inet_conn *from, const struct ctl
 	c->owner = &hub->ranks[h->rank];
 	c->traffic = &hub->traffic;
 	hub->nhere++;
-	LOG_DEBUG(COMM, "comm %016llx: %s joined, %d of %d", (unsigned long long)hub->comm_id, who, hub->nhere,
+	LOG_DEBUG(COMM, "comm %016llx: %s joined, %d of %d", (unsigned long long)hub->comm_id, rank_name, hub->nhere,
 		  hub->nranks);
 	heed_clock(hub, h);
 	if (hub->nhere == hub->nranks)
@@ -342,7 +344,7 @@ static void refuse_unknown(struct inet_conn *c, uint64_t comm_id) REQUIRES(loop_
 			 "no communicator with this id here: it has ended, or its process was restarted");
 }
 
-/* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
+/* ---- connections whose hello names a hub here: no hub sees them until they are authenticated ---- */
 
 /* A hub whose id is not random could be taken for another one with the same secret. Without a secret an address proves nothing, and it may
  * be translated on the way. */

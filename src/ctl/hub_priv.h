@@ -2,8 +2,8 @@
 /*
  * The hub's own structures, and what its files call of each other. hub.h has the states.
  *
- *   hub.c         a hub from its start to its end, its clock, and the ranks that are here: what they say, leave, are lost
- *   hub_join.c    ranks that come: who is let in, when all are here, and how joining fails
+ *   hub.c         a hub from its start to its end, its clock, and the ranks that are here: messages, leaving, loss
+ *   hub_join.c    ranks that come: checks, completion when all are here, and how joining fails
  *   hub_resume.c  ranks that have lost their socket: whether their process lives, and how they come back
  *   hub_gather.c  allgathers
  *
@@ -28,7 +28,7 @@ struct hub_rank {
 	int gave;	   /* its part of the allgather that is open, or, in an exchange, the word that it has begun */
 	int has;	   /* exchange: all parts */
 	int untold;	   /* LEFT: the others do not know yet */
-	gantry_result why; /* LOST: told to whoever still asks for it */
+	gantry_result why; /* LOST: sent to ranks that still call it */
 };
 
 /* Since when ranks that have called wait for others, and when that is logged next. */
@@ -42,10 +42,10 @@ struct hub_gather {
 	int open;	     /* some gave, not all */
 	int count, nhave;    /* that gave; exchange: that have all parts */
 	uint32_t size;	     /* per rank */
-	struct ctl_buf *buf; /* the frame with everybody's part; exchange: with none */
+	struct ctl_buf *buf; /* the frame with the parts of all ranks; exchange: with none */
 	uint64_t deadline;   /* ns; UINT64_MAX: none */
 	struct hub_wait wait;
-	gantry_result error; /* it failed: told to those that come to it later */
+	gantry_result error; /* it failed: sent to ranks that come to it later */
 	char text[CTL_TEXT_MAX];
 };
 
@@ -62,7 +62,7 @@ struct hub {
 	enum hub_state state;
 	int nranks, nhere;
 	int nuntold;
-	int exchange; /* the ranks exchange parts directly: READY told them */
+	int exchange; /* the ranks exchange parts directly: announced in READY */
 	struct ctl_traffic traffic;
 	struct hub_rank *ranks;	   /* NULL before the first one came */
 	struct gantry_addr *addrs; /* where ranks reach each other; family 0: nowhere. Beside the ranks, and as many */
@@ -70,7 +70,7 @@ struct hub {
 	uint64_t until;	      /* OPEN: when waiting ends, UINT64_MAX: never. FAILED: when this ends */
 	struct hub_wait wait; /* OPEN, from the first rank on */
 	uint32_t refused; /* connections that named this hub and proved nothing: for the text of a failure, no more */
-	int secrets;	  /* this side has a secret, or one of those said that it has */
+	int secrets;	  /* this side has a secret, or one of those reported one */
 	char unfit[256];  /* the last rank that proved itself and did not fit, and why; empty: none */
 	gantry_result error;
 	char text[CTL_TEXT_MAX];
@@ -78,7 +78,7 @@ struct hub {
 };
 
 enum {
-	HUB_LINGER_NS = 1000000000, /* how long a rank that was told the last word may take to hear it */
+	HUB_LINGER_NS = 1000000000, /* how long a rank may take to read the last frame */
 	HUB_RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE,
 };
 
@@ -98,7 +98,7 @@ void hub_list_ranks(const struct hub *hub, bool (*holds)(const struct hub_rank *
 struct ctl_buf *hub_text_frame(struct ctl_head h, const char *text);
 /* To all ranks that are here. Takes over the reference. */
 void hub_tell_all(struct hub *hub, struct ctl_buf *b);
-/* Closes the connections of all ranks, once they have what they were told. */
+/* Closes the connections of all ranks, once they have what was sent to them. */
 void hub_linger_all(struct hub *hub) REQUIRES(loop_mu);
 void hub_wait_begin(struct hub_wait *w) REQUIRES(loop_mu);
 /* Whether it is time to log which ranks are missing; *ret_waited: for how long they have been, ns. */
@@ -109,7 +109,7 @@ extern const struct ctl_conn_ops hub_rank_ops; /* of connections whose owner is 
 
 /* ---- hub_join.c ---- */
 
-/* The join has failed: all who are here, and all who come, hear why. */
+/* The join has failed: all ranks that are here, and all that come, get the reason. */
 void hub_join_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
 REQUIRES(loop_mu);
 /* It ends: if joining failed, ranks that come still hear why. */
@@ -136,6 +136,6 @@ int hub_hear_have(struct hub_rank *rank, const struct ctl_head *h, const uint8_t
 /* The rank is here no more. */
 void hub_gather_without(const struct hub_rank *rank) REQUIRES(loop_mu);
 void hub_gather_tick(struct hub *hub) REQUIRES(loop_mu);
-void hub_gather_drop(struct hub *hub); /* nobody is told */
+void hub_gather_drop(struct hub *hub); /* without notifying ranks */
 
 #endif

@@ -77,11 +77,11 @@ failed:
 	return 0;
 }
 
-void inet_asked_start(enum inet_asker who)
+void inet_asked_start(enum inet_asker asker)
 {
 	const char *name = gantry_params()->stall_signal;
 
-	askers |= (unsigned)who;
+	askers |= (unsigned)asker;
 	if (signal_source.id || !*name || !install_handler(name))
 		return;
 	signal_source.fd = wake_fd;
@@ -89,9 +89,9 @@ void inet_asked_start(enum inet_asker who)
 		LOG_WARN(BASE, "cannot watch for GANTRY_STALL_SIGNAL: %s", strerror(errno));
 }
 
-void inet_asked_stop(enum inet_asker who)
+void inet_asked_stop(enum inet_asker asker)
 {
-	askers &= ~(unsigned)who;
+	askers &= ~(unsigned)asker;
 	if (!askers)
 		inet_source_release(&signal_source);
 }

@@ -17,7 +17,7 @@ _Static_assert((int)PARAM_ENCRYPT_OFF == INET_ENCRYPT_OFF && (int)PARAM_ENCRYPT_
 		       (int)PARAM_ENCRYPT_REQUIRE == INET_ENCRYPT_REQUIRE,
 	       "the parameter's words are the hand-shake's");
 
-/* A user who enables encryption must get an error, not an unencrypted connection. */
+/* If encryption is enabled but impossible, the result must be an error, not an unencrypted connection. */
 static gantry_result check_encryption(const char *secret)
 {
 	if (gantry_params()->encrypt == PARAM_ENCRYPT_OFF)
@@ -69,9 +69,9 @@ enum inet_resume inet_resume_says(void)
 				      : INET_RESUME_BETWEEN_HOSTS;
 }
 
-bool inet_resume_wanted(enum inet_resume said, bool same_host)
+bool inet_resume_wanted(enum inet_resume setting, bool same_host)
 {
-	return said == INET_RESUME_YES || (said == INET_RESUME_BETWEEN_HOSTS && !same_host);
+	return setting == INET_RESUME_YES || (setting == INET_RESUME_BETWEEN_HOSTS && !same_host);
 }
 
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)

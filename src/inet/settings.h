@@ -20,7 +20,7 @@ gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[I
 /* GANTRY_RESUME, as a hello says it: whether this side's connections are to outlive their sockets. Both sides must want it. */
 enum inet_resume { INET_RESUME_NO, INET_RESUME_YES, INET_RESUME_BETWEEN_HOSTS, INET_RESUMES };
 enum inet_resume inet_resume_says(void);
-bool inet_resume_wanted(enum inet_resume said, bool same_host);
+bool inet_resume_wanted(enum inet_resume setting, bool same_host);
 
 /* The address that peers connect to: the bound address, or GANTRY_ADVERTISE with, if that has none, the bound port. */
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);

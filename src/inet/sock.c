@@ -360,9 +360,9 @@ int sock_backoff_tick(struct sock_backoff *b, int fd, uint64_t now, uint64_t tim
 /* What Gantry chose itself is worth no line; what the user chose is, once. */
 static void refused_congestion(const char *name, int e)
 {
-	static int said;
+	static int logged;
 
-	if (strcmp(gantry_params()->congestion, "auto") == 0 || exchange_relaxed(&said, 1))
+	if (strcmp(gantry_params()->congestion, "auto") == 0 || exchange_relaxed(&logged, 1))
 		LOG_DEBUG(NET, "congestion control %s: %s", name, strerror(e));
 	else
 		LOG_WARN(NET, "GANTRY_CONGESTION=%s: %s; connections keep the system's default", name,

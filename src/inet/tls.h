@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * TLS 1.3 of libssl over bytes, for its keys alone: no byte of a protocol travels in its records. Both sides have the
- * same pre-shared key, and each run has an ephemeral (EC)DHE exchange (psk_dhe_ke), so that an attacker who learns the
+ * same pre-shared key, and each run has an ephemeral (EC)DHE exchange (psk_dhe_ke), so that an attacker with the
  * key later cannot read what was sent before. Part of the handshake (handshake.h); docs/design/0032.
  */
 #ifndef GANTRY_INET_TLS_H

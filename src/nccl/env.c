@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL's environment variables. Those that have a meaning here stand in for a parameter of Gantry that is not set; of
- * the others that NCCL documents, those that are set are named in one line, so that nobody measures what has no effect.
+ * the others that NCCL documents, those that are set are named in one line, so that users do not measure what has no
+ * effect.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <ctype.h>
@@ -106,7 +107,7 @@ static const char *to_channels(size_t param, const char *value, char *buf)
 	return gantry_param_allows(param, buf) ? buf : NULL;
 }
 
-/* Our own network needs no plugin, and is what one gets who wants none. */
+/* Our own network needs no plugin, and is what the value "none" selects. */
 static const char *to_plugin(size_t param, const char *value, char *buf)
 {
 	if (strcmp(value, "gantry") == 0 || strcmp(value, "none") == 0)
@@ -377,31 +378,31 @@ static void add_name(char *line, const char *name)
 	gantry_text_add(line, LINE_TEXT, "%s%s", *line ? ", " : "", name);
 }
 
-static char told[LINE_TEXT];
+static char ignored_names[LINE_TEXT];
 
 static void collect_told(void)
 {
 	for (size_t i = 0; i < MEANINGLESS; i++)
 		if (gantry_variable(meaningless[i]))
-			add_name(told, meaningless[i]);
+			add_name(ignored_names, meaningless[i]);
 	for (size_t i = 0; i < STANDS_FOR; i++)
 		if (gantry_variable(stands_for[i].nccl) && !has_effect(i))
-			add_name(told, stands_for[i].nccl);
+			add_name(ignored_names, stands_for[i].nccl);
 }
 
 /* The ranks of a job have the same variables: one of them says it where people look. */
 void nccl_env_tell(int rank)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	static int said;
+	static int logged;
 
 	pthread_once(&once, collect_told);
-	if (!*told || exchange_relaxed(&said, 1))
+	if (!*ignored_names || exchange_relaxed(&logged, 1))
 		return;
 	if (rank == 0)
-		LOG_WARN(COMM, "these variables are set but have no effect under Gantry: %s", told);
+		LOG_WARN(COMM, "these variables are set but have no effect under Gantry: %s", ignored_names);
 	else
-		LOG_INFO(COMM, "these variables are set but have no effect under Gantry: %s", told);
+		LOG_INFO(COMM, "these variables are set but have no effect under Gantry: %s", ignored_names);
 }
 
 NCCL_FUNCTION(void, ResetDebugInit, (void))

@@ -5,7 +5,7 @@
  * ENDING TOGETHER. The end of a communicator of Gantry waits for all its ranks. NCCL's callers may have several ranks
  * in one thread and end them one after the other, without a group. So of the ranks that this process has of one
  * communicator, all but the last to be finalized or destroyed are only marked; the last call ends all of them, at the
- * same time. A rank that is aborted waits for nobody and is not waited for.
+ * same time. An aborted rank waits for no other rank, and no other rank waits for it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <sched.h>
@@ -115,7 +115,7 @@ static bool same_comm(const struct ncclComm *a, const struct ncclComm *b)
 	return a == b || (id_of(a) && id_of(a) == id_of(b));
 }
 
-/* The least of what the ranks of this communicator in this process have been told. */
+/* The least of what has been requested of the ranks of this communicator in this process. */
 static enum nccl_ending least_ending(const struct ncclComm *c, bool *ret_destroyed) REQUIRES(nccl_comms_mu)
 {
 	enum nccl_ending least = NCCL_ENDS;
@@ -130,8 +130,8 @@ static enum nccl_ending least_ending(const struct ncclComm *c, bool *ret_destroy
 	return least;
 }
 
-/* The jobs that end all of them; none as long as one has not been told, and none that only finalizes where another one is
- * to be destroyed already: destroying waits for the same. */
+/* The jobs that end all of them; none as long as one has not been requested to, and none that only finalizes where
+ * another one is already to be destroyed: destroying waits for the same. */
 static struct nccl_job *ending_jobs(const struct ncclComm *c, enum nccl_ending ending) REQUIRES(nccl_comms_mu)
 {
 	struct nccl_job *jobs = NULL, *job;
@@ -229,7 +229,7 @@ NCCL_FUNCTION(ncclResult_t, CommDestroy, (ncclComm_t comm))
 
 /* ---- aborting ---- */
 
-/* Nobody is in a call of it any more, or the time for that is over. */
+/* No thread is in a call of it any more, or the time for that is over. */
 static bool await_calls(const struct ncclComm *c)
 {
 	uint64_t deadline = gantry_now_ns() + gantry_params()->timeout;

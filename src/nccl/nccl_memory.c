@@ -131,7 +131,7 @@ gantry_result nccl_stream_for(struct ncclComm *c, cudaStream_t native, struct ga
 
 /* ---- memory ---- */
 
-/* ncclMemFree is told the address alone. */
+/* ncclMemFree gets the address alone. */
 struct allocation {
 	struct gantry_list node;
 	void *ptr;

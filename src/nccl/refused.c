@@ -37,7 +37,7 @@ NCCL_FUNCTION(ncclResult_t, DevCommDestroy, (ncclComm_t comm, const ncclDevComm_
 	return nccl_comm_of(comm, "ncclDevCommDestroy") ? ncclSuccess : nccl_result(GANTRY_ERR_INVALID);
 }
 
-/* ---- teams: who could be reached by loads and stores of a kernel. Nobody but the rank itself ---- */
+/* ---- teams: ranks reachable by loads and stores of a kernel. Only the rank itself ---- */
 
 NCCL_FUNCTION(ncclTeam_t, TeamWorld, (ncclComm_t comm))
 {

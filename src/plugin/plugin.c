@@ -71,7 +71,7 @@ ncclResult_t plugin_result(gantry_result r)
  */
 
 static int mode = GANTRY_NET_UNPACK_OFF; /* enum gantry_net_unpack; relaxed: init comes before properties */
-static int said;			 /* atomic: 1 + mode of the last line */
+static int logged_mode;			 /* atomic: 1 + mode of the last line */
 
 /*
  * The network copies through the CUDA driver while NCCL's kernels wait for the bytes. A program that loads a kernel for
@@ -104,7 +104,7 @@ static void note_unpack(void *ctx)
 
 	store_relaxed(&mode, now);
 	plugin_tune(now);
-	if (exchange_relaxed(&said, 1 + now) != 1 + now)
+	if (exchange_relaxed(&logged_mode, 1 + now) != 1 + now)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
 	if (now == GANTRY_NET_UNPACK_OFF)
 		return;
@@ -136,7 +136,7 @@ static void overlay_unpack(struct gantry_net_properties *p)
  * From v11 on NCCL asks for one context per communicator and gives it back. v6 to v10 know none: they call init once or
  * more, never finalize, and v10 names a traffic class at connect. For them there is one context per traffic class for
  * the life of the process, made when it is first asked for. v9 and v10 have others than v6 to v8, which must not
- * unpack: nobody tells them which receives are LL or LL128, which the core must know.
+ * unpack: NCCL does not mark which of their receives are LL or LL128, which the core must know.
  */
 
 enum { MAX_TRAFFIC_CLASSES = 65 }; /* the 64 DSCP levels, and "undefined" */
@@ -172,7 +172,7 @@ static void log_to_nccl(enum gantry_log_level level, enum gantry_log_subsys subs
 		log(NCCL_LOG_TRACE, flags, file, line, "gantry: %s", text);
 }
 
-/* The logger first, so that a parameter that does not parse is told to the user. */
+/* The logger first, so that an invalid parameter is reported to the user. */
 gantry_result plugin_prepare(ncclDebugLogger_t log)
 {
 	gantry_result r;

@@ -4,8 +4,8 @@
  * fails, which NCCL takes for "there is no collNet", and nothing of NCCL's choices changes.
  *
  * NCCL calls connect once, from its service thread, and lets it block. When that fails NCCL goes on without collNet and
- * forgets the listener: it is closed here. The little that is left of it stays in a list, so that a caller who does not
- * forget may close it.
+ * forgets the listener: it is closed here. The little that is left of it stays in a list, so that a caller that does
+ * not forget it may close it.
  *
  * Devices are those of the net tables, by name and number, but take host memory only: reducers are CPUs.
  */
@@ -179,10 +179,10 @@ static ncclResult_t coll_connect(void *handles[], int nranks, int rank, void *li
 					.timeout = gantry_params()->connect_timeout};
 	struct reducer_comm *c = NULL;
 	gantry_result r = reducer_open(&config, &c);
-	char who[64];
+	char text[64];
 
 	if (r == GANTRY_OK) {
-		LOG_INFO(PLUGIN, "collNet: rank %d of %d, %s", rank, nranks, reducer_describe(c, who, sizeof(who)));
+		LOG_INFO(PLUGIN, "collNet: rank %d of %d, %s", rank, nranks, reducer_describe(c, text, sizeof(text)));
 		*comm = c;
 		return ncclSuccess;
 	}

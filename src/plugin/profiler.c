@@ -4,7 +4,7 @@
  * process become known to it and to stall reports.
  *
  *   GANTRY_TRACE      calls, operations and steps of the proxy, requests of the network
- *   GANTRY_STALL_DIR  calls: their number says who has not called
+ *   GANTRY_STALL_DIR  calls: their number shows which rank has not called
  *   neither           a mask of 0: NCCL then looks at the mask at each call and does nothing more
  *
  * Handles and contexts are numbers, not pointers: NCCL does not look into them, so nothing is allocated, and nothing
@@ -84,8 +84,9 @@ void plugin_profile_done(const struct plugin_profile_events *events)
 /* ---- the profiler: versionless ---- */
 
 /*
- * The newest state of each step that is in flight, as op << 32 | step << 8 | state + 1. NCCL says some of them again in
- * each pass of its progress loop. By the thread that progresses the op; one that has the same place is told again.
+ * The newest state of each step that is in flight, as op << 32 | step << 8 | state + 1. NCCL reports some of them again
+ * in each pass of its progress loop. Written by the thread that progresses the op; a state that replaces another in the
+ * same place is reported again.
  */
 enum { OPS = 4096, STEPS = 8, TRIED = GANTRY_NCCL_STATES };
 static uint64_t states[OPS][STEPS];

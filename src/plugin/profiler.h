@@ -7,13 +7,13 @@
 #include "base/atomic.h"
 #include "net/net.h"
 
-/* Somebody wants them; relaxed, set by init. */
+/* A consumer of events exists; relaxed, set by init. */
 extern int plugin_profiled;
 
 void plugin_profile_begin(ncclProfilerCallback_t callback);
 /* A request was posted, with NCCL's handles of its n messages; phandles, or one of them: NULL where NCCL has none. */
 void plugin_profile_posted(void *request, int n, void **phandles);
-/* What is to be told when a request that is about to be tested turns out to be done: it is gone then. */
+/* What is to be reported when a request that is about to be tested turns out to be done: it is gone then. */
 struct plugin_profile_events {
 	int n;
 	void *event[GANTRY_NET_MAX_RECVS];

@@ -48,7 +48,7 @@ static const struct variable {
 
 MUTEX_KIND(plugin_tune_mu);
 static struct plugin_tune_mu tune_mu;
-static char told[256] GUARDED_BY(plugin_tune_mu);
+static char logged_text[256] GUARDED_BY(plugin_tune_mu);
 static int owns_channels, unpacks; /* relaxed: written by init, which comes before a tuner's */
 
 static bool is_ours(const struct variable *v)
@@ -88,7 +88,7 @@ void plugin_tune(int unpack)
 	int now = unpack == GANTRY_NET_UNPACK_OFF	 ? ALWAYS
 		  : unpack == GANTRY_NET_UNPACK_EMULATED ? EMULATED
 							 : UNPACKING;
-	char text[sizeof(told)] = "";
+	char text[sizeof(logged_text)] = "";
 
 	plugin_tune_mu_lock(&tune_mu);
 	if (gantry_params()->tune == PARAM_TUNE_OFF) {
@@ -110,9 +110,9 @@ void plugin_tune(int unpack)
 	}
 	store_relaxed(&unpacks, now != ALWAYS);
 out:
-	if (strcmp(text, told) != 0)
+	if (strcmp(text, logged_text) != 0)
 		plugin_say_start(text);
-	memcpy(told, text, sizeof(told));
+	memcpy(logged_text, text, sizeof(logged_text));
 	plugin_tune_mu_unlock(&tune_mu);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The progress thread: when it makes rounds and when it sleeps; and which engine serves whom.
+ * The progress thread: when it makes rounds and when it sleeps; and which engine serves which device.
  *
  * The loop: a round, and if nothing moved, back off. A thread that drives makes rounds too; the progress thread, which
  * then finds its place taken, may go to sleep with operations in flight: a thread that drives wakes it when it leaves.
@@ -78,7 +78,7 @@ static void back_off(struct gantry_proxy *p, int driven)
 		return;
 	judge_nap(p, max, gantry_now_ns() - began);
 	if (p->nap_ns < p->nap_max_ns)
-		p->nap_ns *= 2; /* nobody notified: look again after a longer while */
+		p->nap_ns *= 2; /* not notified: look again after a longer while */
 }
 
 /*

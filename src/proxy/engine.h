@@ -20,11 +20,11 @@ MUTEX_KIND(proxy_mu);	/* of an engine */
 MUTEX_KIND(op_pool_mu); /* of its pool */
 
 struct op_pool {
-	struct op_pool_mu mu; /* those who take; short */
+	struct op_pool_mu mu; /* for takers; short */
 	struct gantry_proxy_op *free GUARDED_BY(op_pool_mu);
 	uint64_t nfree GUARDED_BY(op_pool_mu);
 	void *slabs;				       /* owned: each begins with a pointer to the next */
-	_Alignas(64) struct gantry_proxy_op *returned; /* whoever gives back pushes; takers exchange */
+	_Alignas(64) struct gantry_proxy_op *returned; /* returning threads push; takers exchange */
 };
 
 struct gantry_proxy {
@@ -33,7 +33,7 @@ struct gantry_proxy {
 	uint32_t stop;		       /* seq_cst: looked at between announcing and sleeping */
 	_Alignas(64) struct op_pool pool;
 	/* Of the thread that makes a round: the progress thread, or one that drives. */
-	_Alignas(64) uint32_t driver;  /* 1: somebody is at it */
+	_Alignas(64) uint32_t driver;  /* 1: a thread is making a round */
 	uint64_t driven;	       /* ticks until which one is trusted to drive, 0: it has left; relaxed */
 	uint32_t nown;		       /* of the active groups those that only the progress thread moves; relaxed */
 	uint32_t nactive;	       /* groups in `active`; relaxed */

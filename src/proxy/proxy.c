@@ -50,7 +50,7 @@ struct gantry_proxy_group {
  * ---- operations on their way: pool -> caller -> inbox -> progress thread -> pool ----
  *
  * The inbox is a stack onto which a whole chain is pushed by one compare-and-swap, and which the thread empties by one
- * exchange. Nobody ever takes a single element, so a pointer that comes back between a load and a swap (ABA) does no
+ * exchange. No thread ever takes a single element, so a pointer that comes back between a load and a swap (ABA) does no
  * harm. An appender turns its chain round before it pushes it; the thread turns the whole stack round. So the order of
  * each appender is kept, and the chains of one appender stay in order among each other.
  *
@@ -224,8 +224,9 @@ void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, st
  * ---- what the progress thread does with operations and connections ----
  *
  * Steps. An operation begins at its connection's `end` rounded up to its chunk_steps, as the kernel does it. The steps
- * that are left out make a gap that nobody fills: a counter that has come to the beginning of a gap is moved to its
- * end, on arrival of the operation or after the pass in which it came there. On a sending end the kernel is told too:
+ * that are left out make a gap that is never filled: a counter that has come to the beginning of a gap is moved to its
+ * end, on arrival of the operation or after the pass in which it came there. On a sending end the kernel is notified
+ * too:
  * with chunks as large as the ring it could not begin without the room of the gap. Within one pass a transport sees a
  * gap as "no operation known" (gantry_proxy_op_of) and stops there until the next one.
  *
@@ -287,7 +288,7 @@ static void end_op(struct gantry_proxy *p, struct gantry_proxy_op *op, uint64_t 
 	p->spent_last = op;
 }
 
-/* Release, and after show_conn(): who sees pending fall sees the counters. */
+/* Release, and after show_conn(): a thread that sees pending fall sees the counters. */
 static void count_ended(struct gantry_proxy_group *g, uint64_t ops)
 {
 	if (ops)
@@ -406,7 +407,7 @@ static void drop_all(struct gantry_proxy *p, struct gantry_proxy_group *g)
 	}
 }
 
-/* The error is set before any operation ends by it: who sees pending fall finds the cause. */
+/* The error is set before any operation ends by it: a thread that sees pending fall finds the cause. */
 static void fail_group(struct gantry_proxy *p, struct gantry_proxy_group *g, gantry_result why, int peer,
 		       const char *text)
 {
@@ -501,7 +502,7 @@ static int pass_all(struct gantry_proxy *p, int own_thread)
 	gantry_list_each_entry_safe (g, &p->active, struct gantry_proxy_group, in_active) {
 		if (!own_thread && (!g->config.any_thread || load_acquire(&g->bound)))
 			continue;
-		/* Sequentially consistent: whoever sets it and rings is seen before the sleep. */
+		/* Sequentially consistent: a thread that sets it and notifies is seen before the sleep. */
 		if (g->config.abort && load_seq(g->config.abort)) {
 			LOG_INFO(PROXY, "aborted: ending %llu operations", (unsigned long long)GET(g->pending));
 			fail_group(p, g, GANTRY_ERR_ABORTED, -1, NULL);
@@ -518,10 +519,10 @@ static int pass_all(struct gantry_proxy *p, int own_thread)
 
 int gantry_proxy_round(struct gantry_proxy *p, int own_thread)
 {
-	uint32_t nobody = 0;
+	uint32_t idle = 0;
 	int worked;
 
-	if (!cas_acq_rel(&p->driver, &nobody, 1))
+	if (!cas_acq_rel(&p->driver, &idle, 1))
 		return -1;
 	worked = take_arrivals(p);
 	worked |= pass_all(p, own_thread);

@@ -66,8 +66,8 @@ void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first)
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
 /* Without a wake-up: for a kernel that drives (device/help.h), by gantry_proxy_drive, until gantry_proxy_leave. */
 void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
-/* Of a group, as gantry_help has them: a pass in the place of the progress thread's, if nobody is at one; then wakes the
- * thread if operations of the group are left. */
+/* Of a group, as gantry_help has them: a pass in the place of the progress thread's, if no other thread is in one; then
+ * wakes the thread if operations of the group are left. */
 int gantry_proxy_drive(void *group);
 void gantry_proxy_leave(void *group);
 

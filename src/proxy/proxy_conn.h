@@ -62,8 +62,8 @@ struct gantry_proxy_op {
 
 /*
  * One proxied end. The first cache line is all that the poll loop touches. Steps are absolute;
- *   send: posted (space offered) >= moved (handed to the network) >= done (head told)
- *   recv: posted (receive posted) >= moved (arrived) >= flushed (kernel told) >= done (kernel has consumed)
+ *   send: posted (space offered) >= moved (handed to the network) >= done (head published)
+ *   recv: posted (receive posted) >= moved (arrived) >= flushed (kernel notified) >= done (kernel has consumed)
  * and none is beyond `end`. Owned by the thread that makes a round of the engine once connected.
  */
 struct gantry_proxy_conn {
@@ -84,7 +84,7 @@ struct gantry_proxy_conn {
 	int blames;				     /* 1 + the rank that an error is about; 0: the peer; -1: unknown */
 	uint32_t id;				     /* for the trace */
 	uint64_t waits_since;			     /* ticks */
-	/* Counters: written by the progress thread, relaxed; read by anybody. */
+	/* Counters: written by the progress thread, relaxed; read by any thread. */
 	uint64_t bytes, steps, ops, copies;
 	uint64_t wait_ticks[GANTRY_WAIT_CAUSES];
 	uint64_t progress_ns; /* when a step last moved (coarse clock) */

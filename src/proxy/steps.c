@@ -5,7 +5,7 @@
  *
  * None of these advances posted, moved, flushed or done of the connection: that is the transport's. (Only done of a
  * sending end follows gantry_proxy_done by itself, at the end of the pass.) Bytes and steps are counted here: of a
- * sending end when the kernel is told that they are done, of a receiving end when it is told that they have come.
+ * sending end when they are published to the kernel as done, of a receiving end when they are published as arrived.
  *
  * Marks come round: a tag has 16 bits, and a slot or an offer that was not written for 65,536 steps looks written for
  * the step that the kernel waits for. Gaps, the later steps of a slice, and offers of steps that need none are such
@@ -31,8 +31,8 @@ static struct gantry_slot *slot_of(struct gantry_slot *slots, uint64_t step)
 #define REFRESH 0x7ff8ull /* steps with all these bits */
 
 /*
- * Before step `to` is published (recv) or steps below it are told done (send), which happens in order. By then the
- * words' former steps are consumed, or there would have been no room. An offer may already be for the next lap: it
+ * Before step `to` is published (recv) or steps below it are published as done (send), which happens in order. By then
+ * the words' former steps are consumed, or there would have been no room. An offer may already be for the next lap: it
  * stays.
  */
 static void refresh_slots(struct gantry_proxy_conn *pc, uint64_t to)
@@ -93,7 +93,7 @@ int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *r
 	return 1;
 }
 
-/* Steps below `reached` are done or here. A kernel that sleeps may have said that it waits for later ones. */
+/* Steps below `reached` are done or here. A sleeping kernel may have announced that it waits for later ones. */
 static void ring_kernel(struct gantry_proxy_conn *pc, uint64_t reached)
 {
 	struct gantry_eventcount *eventcount = pc->kernel_eventcount;

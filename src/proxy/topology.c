@@ -85,8 +85,8 @@ MUTEX_KIND(topology_mu);
 static struct topology_mu topology_mu_one;
 
 /*
- * Loaded once for the life of the process. I/O devices take longest to find: they are looked for when somebody asks
- * about one. Components that open the driver of a GPU are left out: they would make a context there.
+ * Loaded once for the life of the process. I/O devices take longest to find: they are looked for on first use.
+ * Components that open the driver of a GPU are left out: they would make a context there.
  */
 static hwloc_topology_t load_topology(int io) REQUIRES(topology_mu)
 {

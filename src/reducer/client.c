@@ -56,7 +56,7 @@ struct lane {
 	const struct reducer_end *end; /* borrowed; NULL: this process's own reducer */
 	uint32_t number;	       /* of the reducer, among all that were named */
 	int closed;		       /* by the reducer: see lose_lane */
-	int heard_out;		       /* closed, and nothing of it is left to be heard */
+	int heard_out;		       /* closed, and all its messages are read */
 	uint64_t begun, sent, ended;
 	struct flight flights[REDUCER_WINDOW];
 };
@@ -111,8 +111,8 @@ static gantry_result fail_lane(struct reducer_comm *c, const struct lane *l, gan
 	return fail_comm(c, r, -1, "");
 }
 
-/* A reducer that closes has often failed itself because of another rank. What that was is known here too in a moment, from
- * it or from the other rank's connection, and says more: REDUCER_GRACE_NS to hear of it. */
+/* A reducer that closes has often failed itself because of another rank. That cause arrives here in a moment, from the
+ * reducer or from the other rank's connection, and is more informative: wait REDUCER_GRACE_NS for it. */
 static gantry_result lose_lane(struct reducer_comm *c, struct lane *l, gantry_result r)
 {
 	if (r != GANTRY_ERR_PEER_CLOSED)
@@ -136,7 +136,7 @@ static gantry_result fail_told(struct reducer_comm *c, const struct lane *l, con
 	char name[256], why[REDUCER_TEXT], text[512];
 
 	snprintf(text, sizeof(text), "%s: %s", lane_name(c, l, name, sizeof(name)), reducer_failed_text(f, why));
-	if (c->error == GANTRY_OK && l->end) /* the own one has said it */
+	if (c->error == GANTRY_OK && l->end) /* our own end has reported it */
 		gantry_fail(f->result, LOG_SUBSYS, __FILE__, __LINE__, "%s", text);
 	return fail_comm(c, f->result, f->why == REDUCER_WHY_GONE ? (int)f->rank : -1, text);
 }
@@ -284,7 +284,7 @@ static gantry_result end_piece(struct reducer_comm *c, struct lane *l, struct fl
 	return f->send ? GANTRY_AGAIN : GANTRY_OK;
 }
 
-/* The reducer has closed. It may have said why, in place of a result that is here already. */
+/* The reducer has closed. It may have sent the reason, in place of a result that is here already. */
 static gantry_result hear_last_words(struct reducer_comm *c, struct lane *l)
 {
 	for (uint64_t i = l->ended; i < l->begun && !l->heard_out; i++) {

@@ -22,12 +22,12 @@
 
 #include "reducer/reducer_wire.h"
 
-enum { REDUCER_GRACE_NS = 250000000 /* for the cause of a peer's closing to be heard of */ };
+enum { REDUCER_GRACE_NS = 250000000 /* for the cause of a peer's closing to arrive */ };
 enum { REDUCER_PARTS_MAX = 8, REDUCER_NO_RANK = UINT32_MAX };
 
 /* Connections with one other: a rank, or a reducer. */
 struct reducer_end {
-	void *out, *in; /* comms of the network, owned by whoever made the end; NULL: none */
+	void *out, *in; /* comms of the network, owned by the creator of the end; NULL: none */
 };
 
 struct reducer_member {
@@ -76,7 +76,7 @@ size_t reducer_group_bytes(uint32_t ranks);
 enum reducer_wait reducer_group_waits(const struct reducer_group *g, uint32_t *ret_rank);
 /* All ranks have closed: after a failure, too, if it is given time (reducer_group_progress). */
 int reducer_group_is_over(const struct reducer_group *g);
-/* The process ends: all ranks are told so. */
+/* The process ends: all ranks are notified. */
 void reducer_group_end(struct reducer_group *g);
 /* Does what can be done, at most one piece of reduction. How much it did: 0 is nothing. Look at error afterwards. */
 uint32_t reducer_group_progress(struct reducer_group *g);

@@ -97,7 +97,8 @@ static gantry_result connect_out(struct reducer_mesh *m, uint32_t i)
 	return GANTRY_OK;
 }
 
-/* It must be seen to be out: a connection with a request that nobody tests keeps small messages back, for those to come. */
+/* It must be tested until it is out: a connection with an untested request holds small messages back, to coalesce them
+ * with later ones. */
 static gantry_result end_hello(struct reducer_dial *d)
 {
 	int done = 0;
@@ -117,8 +118,8 @@ static gantry_result step_out(struct reducer_mesh *m, uint32_t i)
 	return d->hello ? end_hello(d) : GANTRY_OK;
 }
 
-/* A connection that was accepted: whose is it? One that says something else is closed, with a line, and costs nobody
- * anything: its rank will be missed. */
+/* An accepted connection: which party's is it? One with anything but a HELLO is closed, with a log line, and affects no
+ * other connection: its rank will be missed. */
 static void hear_hello(struct reducer_mesh *m, struct reducer_caller *c)
 {
 	struct reducer_message msg;

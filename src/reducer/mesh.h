@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections of one party of a job (reducer_wire.h) with others: out to each whose handle is known, in from each, told apart by
- * the HELLO that every connection begins with. Belongs to one thread. Never blocks; nothing of it is left when it fails.
+ * Connections of one party of a job (reducer_wire.h) with others: out to each whose handle is known, in from each,
+ * identified by the HELLO that every connection begins with. Belongs to one thread. Never blocks; nothing of it is left
+ * when it fails.
  */
 #ifndef GANTRY_REDUCER_MESH_H
 #define GANTRY_REDUCER_MESH_H
@@ -16,7 +17,7 @@ struct reducer_dial {
 	int wanted;				/* connections with it are waited for */
 	int optional;				/* to do without it is no failure: `lost` says so */
 	gantry_result lost;			/* OK: it is not */
-	void *hello;				/* request of ours, which says who we are; NULL: it is out */
+	void *hello;				/* our request, which carries our identity; NULL: it is out */
 };
 
 struct reducer_caller {

@@ -40,7 +40,7 @@ struct reducer_config {
 /* Blocks until all connections are there, or until the deadline. */
 gantry_result reducer_open(const struct reducer_config *config, struct reducer_comm **ret_comm);
 void reducer_close(struct reducer_comm *c); /* NULL is fine; requests are gone with it */
-/* "ranks reduce for each other", "2 of 3 reducers": who reduces. Returns buf. */
+/* "ranks reduce for each other", "2 of 3 reducers": what reduces. Returns buf. */
 const char *reducer_describe(const struct reducer_comm *c, char *buf, size_t size);
 
 /* The calls below give a NULL request for "again later". Buffers belong to the communicator until the test that says

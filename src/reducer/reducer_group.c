@@ -105,7 +105,7 @@ static int is_here(const struct reducer_group *g, uint32_t rank)
 	return rank != g->own && m->gone == GANTRY_OK && m->end->in && m->end->out;
 }
 
-/* The first cause counts. All ranks that are there are told in place of their next result. */
+/* The first cause counts. All ranks that are there get it in place of their next result. */
 static void fail_group(struct reducer_group *g, const struct reducer_failed *f)
 {
 	struct reducer_message m = {.kind = REDUCER_FAILED, .failed = *f};
@@ -121,13 +121,13 @@ static void fail_group(struct reducer_group *g, const struct reducer_failed *f)
 	for (uint32_t i = 0; i < g->ranks; i++) {
 		struct reducer_member *to = &g->members[i];
 
-		if (is_here(g, i)) /* nothing follows it: nobody has to test it */
+		if (is_here(g, i)) /* nothing follows it: it need not be tested */
 			NET(isend, to->end->out, g->last_words, sizeof(g->last_words), REDUCER_TAG_RESULT, NULL,
 			    &request);
 	}
 }
 
-/* A peer that closes while nobody waits for it has merely come to its end. */
+/* A peer that closes while nothing waits for it has simply finished. */
 static void lose_member(struct reducer_group *g, uint32_t rank, gantry_result r)
 {
 	struct reducer_member *m = &g->members[rank];

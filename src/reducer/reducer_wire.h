@@ -11,8 +11,8 @@
  *            160 address(20) of the reducer that was dialled (inet/target.h)
  *   answer   0 handle(128)
  *
- * With a secret a reducer refuses an ask for another address than its own: otherwise whoever is on the way could pass it on to another
- * reducer that has the same secret.
+ * With a secret a reducer refuses a request for another address than its own: otherwise a man in the middle could
+ * forward it to another reducer that has the same secret.
  *
  * The first message of a connection is a HELLO (tag DATA). After it tag DATA carries what ranks send to be reduced, and
  * tag RESULT what reducers send back. A message is a header of 64 bytes and, for PIECE and RESULT, the piece's bytes:
@@ -47,7 +47,7 @@ enum {
 	REDUCER_HEADER = 64,
 	REDUCER_RANKS_MAX = 4096,
 	REDUCER_COUNT_MAX = 256, /* reducers of a job that are processes of their own */
-	REDUCER_PORT = 18521,	 /* where they listen, unless told otherwise */
+	REDUCER_PORT = 18521,	 /* default port */
 	REDUCER_TAG_DATA = 0,
 	REDUCER_TAG_RESULT = 1,
 };
@@ -69,7 +69,7 @@ enum reducer_why {
 };
 
 struct reducer_hello {
-	uint32_t index, count; /* who speaks, of how many parties */
+	uint32_t index, count; /* the sender, of how many parties */
 	uint64_t job;
 };
 

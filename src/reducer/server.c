@@ -34,11 +34,11 @@ struct job {
 	struct reducer_mesh *mesh;   /* owned */
 	struct reducer_group *group; /* owned */
 	int works;		     /* all ranks are connected */
-	int failed;		     /* its ranks are told, and have until the deadline to hear it and close */
+	int failed;		     /* its ranks are notified, and have until the deadline to read that and close */
 	uint64_t deadline;	     /* ns: of gathering, and of this */
 	uint64_t begun;		     /* ns */
 	size_t memory;
-	/* What it waits for, since when, and whether that was told as a stall. */
+	/* What it waits for, since when, and whether that was reported as a stall. */
 	uint64_t since;
 	int stalled;
 	/* Other threads read these, relaxed. */
@@ -66,7 +66,7 @@ struct reducer_server {
 
 static struct reducer_server *serving GUARDED_BY(loop_mu);
 
-/* ---- those who ask ---- */
+/* ---- joining ranks ---- */
 
 /* Without a secret an address proves nothing, and it may be translated on the way. */
 static bool is_for_us(const struct inet_conn *c, const struct reducer_ask *ask) REQUIRES(loop_mu)
@@ -143,7 +143,7 @@ static void destroy_job(struct reducer_server *s, struct job *j)
 static gantry_result create_job(struct reducer_server *s, const struct reducer_ask *ask, struct job **ret_job)
 {
 	gantry_result r = GANTRY_OK;
-	/* Receives wait for pieces at all times; and who waits for which rank is known here alone. */
+	/* Receives wait for pieces at all times; and which rank a job waits for is known here alone. */
 	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .standing_receives = 1, .own_reports = 1};
 	struct job *j = calloc(1, sizeof(*j));
 
@@ -200,7 +200,7 @@ static gantry_result check_room(const struct reducer_server *s, const struct red
 	return GANTRY_ERR_LIMIT;
 }
 
-/* The job of one who asks; else what to refuse it with. */
+/* The job of a joining rank; else the reason of the refusal. */
 static gantry_result take_ask(struct reducer_server *s, const struct reducer_ask *ask, struct job **ret_job, char *why,
 			      size_t len)
 {
@@ -391,7 +391,7 @@ static uint32_t work_job(struct reducer_server *s, struct job *j, uint64_t now, 
 
 /* ---- stalls ---- */
 
-/* 1: it is to be told. */
+/* 1: it is to be reported. */
 static int describe_wait(struct job *j, uint64_t now, int asked, struct gantry_stall_wait *ret)
 {
 	uint32_t rank = j->waits_rank;

@@ -10,7 +10,7 @@
  * reduction at most. Memory is counted when a job is asked for, and bounded, for a job and for all together: a job beyond
  * that is refused, with the reason for its ranks. A job's own buffers bound what its ranks send.
  *
- * Belongs to one thread; the loop's thread accepts who asks, and reads counters, under loop_mu. One per process.
+ * Belongs to one thread; the loop's thread accepts joining ranks, and reads counters, under loop_mu. One per process.
  */
 #ifndef GANTRY_REDUCER_SERVER_H
 #define GANTRY_REDUCER_SERVER_H
@@ -41,7 +41,7 @@ struct reducer_event {
 struct reducer_server_config {
 	struct gantry_addr listen;		     /* where ranks ask; with a port */
 	uint64_t memory, job_memory;		     /* bytes: for all jobs, for one */
-	void (*tell)(const struct reducer_event *e); /* NULL: nobody wants to know */
+	void (*tell)(const struct reducer_event *e); /* NULL: not reported */
 };
 
 struct reducer_server_status {
@@ -54,10 +54,10 @@ struct reducer_server_status {
 gantry_result reducer_server_open(const struct reducer_server_config *config, struct reducer_server **ret_server);
 /* Does what can be done. How much that was: 0 is nothing. */
 uint32_t reducer_server_step(struct reducer_server *s);
-/* Until there may be something to do, or for so long. moved: what the last step said. */
+/* Until there may be something to do, or for so long. moved: result of the last step. */
 void reducer_server_wait(struct reducer_server *s, uint32_t moved, uint64_t max_ns);
 void reducer_server_status(const struct reducer_server *s, struct reducer_server_status *ret);
-/* All ranks of all jobs are told, and it ends when they have closed, or after a second. NULL is fine. */
+/* All ranks of all jobs are notified, and it ends when they have closed, or after a second. NULL is fine. */
 void reducer_server_close(struct reducer_server *s);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where an rx listens and whom it connects to: from what the user wrote, and from its interface. */
+/* The addresses that an rx listens on and connects to: from the user's text, and from its interface. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <netdb.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
  * Heads travel with tag 0 of each direction. They are small, or inline, so the network takes them at once and keeps
  * their order.
  *
- * A pipeline has no thread of its own, so whoever waits for an op looks for ops that do not move: after a pass that
- * moved nothing. Time in which nobody called is nobody's stall.
+ * A pipeline has no thread of its own, so the thread that waits for an op looks for ops that do not move: after a pass
+ * that moved nothing. Time without calls does not count as a stall.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdarg.h>
@@ -19,8 +19,8 @@
 #include "base/stall.h"
 #include "rx/rx.h"
 
-/* Closing: for the network to take what the peer waits to hear. And the peer has closed: for what it said before, which
- * may be on another link than the goodbye. */
+/* Closing: time for the network to take what the peer waits for. And when the peer has closed: time for its earlier
+ * messages, which may be on another link than the goodbye. */
 enum { LAST_WORDS_NS = 100000000, LAST_HEADS_NS = 1000000000 };
 enum { HEAD_ROOM = RX_HEAD_SIZE + RX_INLINE_MAX, HEADS_PER_PASS = 4 * RX_HEADS_IN };
 enum { WAITS_MAX = 64, AWAY_NS = 1000000000 }; /* of stall reports */
@@ -151,7 +151,7 @@ static gantry_result heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES
 	return GANTRY_OK;
 }
 
-/* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
+/* The connection is about to fail: reads what the peer has reported about this side's sends. 0: more may come. */
 static int heads_last(struct gantry_rx_conn *c) REQUIRES(rx_mu)
 {
 	const uint8_t *head;
@@ -228,7 +228,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 					     &c->landing_mr));
 	}
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
-	 * has heard how many messages there are. */
+	 * has received the number of messages. */
 	TRY_NOW(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
 	c->vec = 1;
 	describe_path(c);
@@ -256,7 +256,7 @@ void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region)
 
 /* ---- the end ---- */
 
-/* Nothing touches its memory: its result, if the peer has said it. */
+/* Nothing touches its memory: its result, if the peer has reported it. */
 static void conclude_send(struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
 	if (op->taken && !op->ending) {
@@ -400,7 +400,7 @@ static gantry_result step_conn(struct gantry_rx_conn *c, int *ret_moved) REQUIRE
 	return heads_out(c, ret_moved);
 }
 
-/* The peer has closed or is gone. Its goodbye in one direction may come before what it said in the other. */
+/* The peer has closed or is gone. Its goodbye in one direction may come before its messages in the other. */
 static int still_hearing(struct gantry_rx_conn *c, gantry_result r) REQUIRES(rx_mu)
 {
 	if (r != GANTRY_ERR_PEER_CLOSED && r != GANTRY_ERR_PEER_LOST)
@@ -470,7 +470,7 @@ static void tell_stall(struct gantry_rx *rx, uint64_t now)
 		gantry_stall_tell("rx", waits, n, 0);
 }
 
-/* After each pass: a report if ops have not moved for GANTRY_STALL, as far as somebody waits for them. */
+/* After each pass: a report if ops have not moved for GANTRY_STALL, while a thread waits for them. */
 static void look_for_stall(struct gantry_rx *rx, int moved)
 {
 	uint64_t now;

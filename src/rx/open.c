@@ -74,20 +74,20 @@ static void find_objection(struct gantry_rx *rx, char *why, size_t len)
 
 static gantry_result choose_path(struct gantry_rx *rx, enum gantry_rx_path asked)
 {
-	const char *who = "requested by the program";
+	const char *origin = "requested by the program";
 	char why[160] = "";
 
 	if (asked == GANTRY_RX_PATH_DEFAULT) {
 		asked = (enum gantry_rx_path)(GANTRY_RX_PATH_AUTO + (int)gantry_params()->rx_path);
-		who = "requested by GANTRY_RX_PATH";
+		origin = "requested by GANTRY_RX_PATH";
 	}
 	rx->path = asked;
-	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", who);
+	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", origin);
 	if (asked != GANTRY_RX_PATH_AUTO && asked != GANTRY_RX_PATH_UNPACK)
 		return GANTRY_OK;
 	find_objection(rx, why, sizeof(why));
 	if (asked == GANTRY_RX_PATH_UNPACK && why[0])
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", who, why);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", origin, why);
 	rx->path = why[0] ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_UNPACK;
 	if (asked == GANTRY_RX_PATH_AUTO)
 		snprintf(rx->path_reason, sizeof(rx->path_reason), "%s",
@@ -126,7 +126,7 @@ void rx_stages_reserve(struct gantry_rx *rx)
 
 	gantry_list_each (pos, &rx->conns)
 		wanted += 2 * rx->depth;
-	/* Whoever needs one that there is no memory for finds out whether it can do without. */
+	/* A user that needs one for which there is no memory finds out whether it can do without. */
 	while (rx->stages.memory < wanted * rx->message && rx->stages.memory + rx->message <= rx->stage_limit)
 		if (add_stage(rx) != GANTRY_OK)
 			return;
@@ -220,7 +220,7 @@ out:
 	return r;
 }
 
-/* Unchecked: nobody else uses the rx any more, and what is closed takes the mutex itself. */
+/* Unchecked: no other thread uses the rx any more, and what is closed takes the mutex itself. */
 void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 {
 	if (!rx)

@@ -15,10 +15,10 @@
  * that both sides agree on, and moves no byte of the user's memory any more. The user's op is done as soon as nothing
  * touches its memory (`touching`), the transfer later.
  *
- * A connection ends in this order: the peer's last heads are read, because what it has said of this side's sends holds
- * even if it closed right behind it; the device and the network let go of all memory; each op gets its result: the one
- * that the peer has said, or the cause of the end. The network's word on a send is not needed for that: it may be "the
- * peer closed" for bytes that the peer has.
+ * A connection ends in this order: the peer's last heads are read, because its reports about this side's sends hold
+ * even if it closed right behind them; the device and the network release all memory; each op gets its result: the one
+ * that the peer has reported, or the cause of the end. The network's result of a send is not needed for that: it may be
+ * "the peer closed" for bytes that the peer has.
  *
  * One mutex per rx protects everything here, listeners included.
  */
@@ -113,9 +113,9 @@ struct gantry_rx_op {
 	uint64_t launched;		/* messages whose device work is in the stream */
 	struct gantry_dev_event *event; /* owned: of gantry_rx_stream_wait */
 	/* Ending early. */
-	int ending, told, heard; /* told: STOP or END was sent; heard: the peer's has come */
+	int ending, told, heard; /* STOP or END: `told` was sent by us, `heard` has come from the peer */
 	int by_peer;		 /* it began the end */
-	uint64_t limit;		 /* ending: messages there will be, once told and heard */
+	uint64_t limit;		 /* ending: messages there will be, once sent and received */
 };
 
 enum rx_flight_state { RX_FLIGHT_GATHER, RX_FLIGHT_POSTED, RX_FLIGHT_HERE, RX_FLIGHT_DEVICE, RX_FLIGHT_SPENT };
@@ -185,7 +185,7 @@ struct gantry_rx_conn {
 	size_t nmrs;
 	struct gantry_list outgoing; /* rx_out, in order */
 	int inline_out, answers_out;
-	int up;			  /* the peer has both connections: it has said UP */
+	int up;			  /* the peer has both connections: it has sent UP */
 	int answering;		  /* a head of the peer is being handled */
 	struct gantry_list early; /* rx_early, in order */
 	void *heads[RX_HEADS_IN]; /* receives posted for heads */
@@ -213,7 +213,7 @@ struct gantry_rx_listener {
 	int nmeetings, nplaced;
 	struct gantry_ratelimit quiet;
 	char address[GANTRY_ADDR_TEXT];
-	struct gantry_addr advertised; /* what peers are told, for one whose address is translated */
+	struct gantry_addr advertised; /* the address given to peers, for one whose address is translated */
 };
 
 struct gantry_rx {
@@ -236,7 +236,7 @@ struct gantry_rx {
 	struct gantry_list node GUARDED_BY(loop_mu); /* rx_stats.c */
 	uint32_t number;			     /* of this one, in the process */
 	struct {				     /* ticks */
-		uint64_t after;			     /* 0: nobody asks */
+		uint64_t after;			     /* 0: not needed */
 		uint64_t since, looked;
 		int told;
 	} stall;
@@ -316,7 +316,7 @@ gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, co
 /* A head has come. last: nothing can be answered any more; what it asks for is not done, what it says of a send holds. */
 gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, size_t size, bool last) REQUIRES(rx_mu);
 gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
-/* Is there a send that is out whole, and of which the peer has not said what became of it? */
+/* Is there a send that is out whole, and whose outcome the peer has not reported? */
 int rx_send_unanswered(struct gantry_rx_conn *c);
 gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
 /* A receive was posted: is its transfer here already? */
@@ -333,8 +333,8 @@ void rx_op_cancelled(struct gantry_rx_op *op) REQUIRES(rx_mu);
 void rx_op_over(struct gantry_rx_op *op);
 /* An op that is ending is done when nothing touches its memory; its transfer is over when all messages are through. */
 void rx_op_settle(struct gantry_rx_op *op) REQUIRES(rx_mu);
-/* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. Not beyond the deadline. The
- * mutex is let go in between. moved: something did since the last round. */
+/* A round of waiting for events without notification, with naps no longer than GANTRY_PROXY_SLEEP. Not beyond the
+ * deadline. The mutex is released in between. moved: something did since the last round. */
 void rx_idle(struct gantry_rx *rx, struct gantry_waiter *w, int moved, uint64_t deadline) REQUIRES(rx_mu);
 
 static inline uint32_t rx_flights(const struct rx_side *s)

@@ -9,7 +9,7 @@
  *   144 epoch(8) of the rx that it is for, or 0  152 address(20) that was dialled (inet/target.h)
  *
  * The last line is the connecting side's, and zero in an answer. With a secret the accepting side refuses a hello that is for
- * another rx: otherwise whoever is on the way could pass it on to another listener that has the same secret.
+ * another rx: otherwise a man in the middle could forward it to another listener that has the same secret.
  *
  * Then the network's connections are made, one per direction, and the rendezvous is closed. The accepting side says UP when
  * it has both; the connecting side is done when it has that, and says UP in turn, and with it the accepting side is done. So a

@@ -78,7 +78,7 @@ static void leave_ring(struct gantry_rx_conn *c, struct rx_side *s, struct rx_fl
 	s->head++;
 }
 
-/* The peer has said up to which message it goes on, and is answered in kind. */
+/* The peer has sent the message up to which it goes on, and is answered in kind. */
 static gantry_result hear_end(struct gantry_rx_op *op, uint64_t messages) REQUIRES(rx_mu)
 {
 	ASSERT(op->posted <= op->nmessages);

@@ -311,7 +311,7 @@ gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f)
 	return dev->ops->event_record(dev, f->event, s);
 }
 
-/* r: what cut said. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
+/* r: result of cut. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
 static gantry_result finish_list(struct gantry_rx_conn *c, const struct plan *p, struct rx_flight *f, struct list *l,
 				 gantry_result r) REQUIRES(rx_mu)
 {

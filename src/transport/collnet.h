@@ -3,9 +3,9 @@
  * Reducers, or a plugin's collNet, behind a communicator's kernels: what one rank of each host sends is added up on the
  * way, and what it receives is the sum of all hosts.
  *
- * Two ends, one that sends and one that receives, of a connection with nobody in particular. Step n of the one is answered
- * by step n of the other, so both have the same operations. Used by whoever moves the connections of a group, one at a
- * time; made and ended by the communicator's thread.
+ * Two ends, one that sends and one that receives, of a connection without a particular peer. Step n of the one is
+ * answered by step n of the other, so both have the same operations. Used by the thread that moves the connections of a
+ * group, one at a time; made and ended by the communicator's thread.
  */
 #ifndef GANTRY_TRANSPORT_COLLNET_H
 #define GANTRY_TRANSPORT_COLLNET_H
@@ -22,7 +22,7 @@ struct gantry_collnet_hosts {
 	uint32_t n, own;
 	const void *const *handles; /* of each host */
 	const int *ranks;	    /* of the communicator, that listen there */
-	const uint32_t *stop;	    /* nonzero: the communicator has failed; nobody waits any longer */
+	const uint32_t *stop;	    /* nonzero: the communicator has failed; waits end */
 };
 /* Blocks until all are connected, or GANTRY_CONNECT_TIMEOUT (a plugin may take what it likes). `connect` of both ends
  * follows. *ret_takes: a bit for each reduction that can be had, GANTRY_COLLNET_BIT. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transports have in common: which ends are proxied, who reaches whom, rings, the eventcounts of other processes
+/* What transports have in common: which ends are proxied, reachability, rings, the eventcounts of other processes
  * (ends.c), and the copy engine that moves the steps of a proxied end (copy_engine.c). */
 #ifndef GANTRY_TRANSPORT_ENDS_H
 #define GANTRY_TRANSPORT_ENDS_H

@@ -78,32 +78,32 @@ static gantry_result pick_device(struct net_context *x)
 static gantry_result check_device(const struct net_context *x, const struct gantry_loader *loader)
 {
 	const struct gantry_net_properties *p = &x->props;
-	char who[384];
+	char name[384];
 
-	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", x->net->name,
+	snprintf(name, sizeof(name), "network %s (%s), device %d (%s)", x->net->name,
 		 loader ? gantry_loader_path(loader) : "Gantry's own", x->dev, p->name ? p->name : "");
 	if (p->device_type != GANTRY_NET_DEVICE_HOST &&
 	    (p->device_type != GANTRY_NET_DEVICE_UNPACK || p->device_version != GANTRY_UNPACK_VERSION))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
 			 "%s is of device type %d version %d: the communicator knows %d (kernels read from memory) and "
 			 "%d version %d (UNPACK); choose another GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
-			 who, p->device_type, p->device_version, GANTRY_NET_DEVICE_HOST, GANTRY_NET_DEVICE_UNPACK,
+			 name, p->device_type, p->device_version, GANTRY_NET_DEVICE_HOST, GANTRY_NET_DEVICE_UNPACK,
 			 GANTRY_UNPACK_VERSION);
 	if (p->device_type == GANTRY_NET_DEVICE_UNPACK && !(p->ptr_support & GANTRY_NET_PTR_CUDA))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "%s has device type UNPACK but does not support device memory (ptrSupport %#x)", who,
+			 "%s has device type UNPACK but does not support device memory (ptrSupport %#x)", name,
 			 (unsigned)p->ptr_support);
 	if (!(p->ptr_support & GANTRY_NET_PTR_HOST))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
 			 "%s does not support host memory (ptrSupport %#x), which the communicator needs for small "
 			 "messages",
-			 who, (unsigned)p->ptr_support);
+			 name, (unsigned)p->ptr_support);
 	if (p->max_p2p_bytes < NET_P2P_MIN)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "%s supports messages of at most %zu bytes (maxP2pBytes), but the communicator needs %d", who,
+			 "%s supports messages of at most %zu bytes (maxP2pBytes), but the communicator needs %d", name,
 			 p->max_p2p_bytes, NET_P2P_MIN);
 	if (p->max_recvs < 1)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s supports no receives (maxRecvs %d)", who, p->max_recvs);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s supports no receives (maxRecvs %d)", name, p->max_recvs);
 	return GANTRY_OK;
 }
 

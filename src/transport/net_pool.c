@@ -5,7 +5,8 @@
  *
  *   | reserve 0 | reserve 1 | ... | shared                      |
  *
- * A connection has a reserve of half a ring of a collective's steps, which nobody else takes from. That is what device/k_prim.h
+ * A connection has a reserve of half a ring of a collective's steps, which no other connection takes from. That is what
+ * device/k_prim.h
  * lets a kernel send before it receives, so no kernel waits for space that another connection has: in a pool without
  * reserves, the pieces of one rank could all be in the hands of channel 0 and those of the other in those of channel 1,
  * each waiting for the other for ever. Slices are at most half a ring long, so a reserve without pieces has room for any.
@@ -31,7 +32,7 @@
 enum {
 	POOL_LINKS = 8,	 /* of one pool, at most */
 	POOL_FIRST = 3,	 /* of the first one */
-	POOL_HASH = 64,	 /* peers are told apart by their number modulo this, in the counters only */
+	POOL_HASH = 64,	 /* peers are distinguished by their number modulo this, in the counters only */
 	POOL_SHARED = 4, /* steps, unless GANTRY_NET_POOL says how much */
 	RESERVE_STEPS = GANTRY_STEPS / 2,
 };

@@ -78,7 +78,7 @@ struct net_recv {
 	int n, arrived, over;
 	struct gantry_proxy_conn *pc[GANTRY_NET_MAX_RECVS];
 	uint64_t step[GANTRY_NET_MAX_RECVS];
-	uint64_t number[GANTRY_NET_MAX_RECVS]; /* the how-manieth of its channel */
+	uint64_t number[GANTRY_NET_MAX_RECVS]; /* sequence number within its channel */
 };
 
 MUTEX_KIND(net_link_mu); /* of registered memory */
@@ -171,7 +171,7 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 /* What the peer has to know of a link; a receiving end listens from here on. max_step: of this end. */
 gantry_result net_link_describe(const struct gantry_connector *c, struct net_link *l, uint64_t max_step,
 				struct net_info *ret_info);
-/* The network's connection, once for all channels of the link. AGAIN: not yet. ret_info: what the peer has said. */
+/* The network's connection, once for all channels of the link. AGAIN: not yet. ret_info: the peer's part. */
 gantry_result net_link_connect(const struct gantry_connector *c, struct net_link *l,
 			       const struct gantry_connect_info *peer, struct net_info *ret_info);
 void net_link_put(struct net_link *l, int channel);

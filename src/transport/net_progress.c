@@ -25,7 +25,7 @@
  * both does. Therefore an operation takes an eager tag only if such operations of all channels fit in the window
  * together. (In a collective those of later calls are behind them, those of earlier calls have been received.) Others
  * take a tag whose messages wait for their receive. Send and recv have one tag for all sizes where channels share
- * nothing: ends that disagree about the size are told so.
+ * nothing: ends that disagree about the size get an error.
  */
 static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
 {

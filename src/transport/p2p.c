@@ -13,9 +13,9 @@
  *
  * A block begins with struct gantry_end_words, of which an end uses those that it waits on, and `opened`, which says
  * that the peer has opened the block. Another process opens it by a handle of the device. Within a process the end that
- * made a block may be freed while the other end's kernel still stores into it (a receiver tells the head of a sender
- * that has long ended), or before the other end has come at all: there the connect info carries a random token, whoever
- * finds the block by it holds it, and the last one frees it.
+ * made a block may be freed while the other end's kernel still stores into it (a receiver publishes the head to a
+ * sender that has long ended), or before the other end has come at all: there the connect info carries a random token,
+ * an end that finds the block by it holds a reference, and the last one frees it.
  *
  * A connect is done when each has opened the other's block: an end that has nothing more to do may be freed, and its
  * process may end, before the other one begins.

@@ -2,9 +2,8 @@
 /*
  * Puts over a network: a connection of its own per peer and direction, beside those of the net transport and made of the
  * same parts (net_priv.h). The sending end is a FIFO like that of any proxied connection: the kernel posts steps, PTR or in
- * a ring, and k_p2p.h knows nothing of windows. What an operation's steps are for is told by a request that is
- * given before the operation. The receiving end has no kernel: its proxy keeps receives posted and puts the data where it
- * belongs.
+ * a ring, and k_p2p.h knows nothing of windows. A request that precedes the operation describes what its steps are for.
+ * The receiving end has no kernel: its proxy keeps receives posted and puts the data where it belongs.
  *
  * On the wire, in order: a header with window, offset, size and signal, which a small put's data follows in the same
  * message; else messages of `step` bytes, the last one shorter.

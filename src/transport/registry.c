@@ -276,7 +276,7 @@ gantry_result gantry_transport_unsupported_progress(struct gantry_proxy_conn *pc
 		 pc->connector->transport->name);
 }
 
-/* Not an error of anybody: the caller goes without, so there is no line in the log. */
+/* Not an error: the caller continues without it, so there is no line in the log. */
 gantry_result gantry_transport_unsupported_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 						    void **ret_handle)
 {

@@ -11,10 +11,10 @@
  *
  * Copy mode (GANTRY_SHM_COPY), chosen by each end for itself: its kernels stay in device memory, and the proxy moves
  * steps between that and the segment with the device's copy engine (copy_engine.c). The peer notices nothing but that
- * steps have a largest size and that there is Simple only; the connect infos say so to both.
+ * steps have a largest size and that there is Simple only; the connect infos carry this to both.
  *
- * States of an end's connect, each of which may say AGAIN:
- *   maker   segment made in setup -> eventcount opened -> somebody has the segment -> mapped, filled in
+ * States of an end's connect, each of which may return AGAIN:
+ *   maker   segment made in setup -> eventcount opened -> the taker has the segment -> mapped, filled in
  *   taker   eventcount opened -> segment found or taken -> mapped, filled in
  * So both are connected or none is, and an end that is freed early leaves the other one with AGAIN.
  */

@@ -3,7 +3,7 @@
  * Puts over a network; put.h says what for. All of progress is the thread's that makes a round of the proxy.
  *
  * Sending, per step: posted by the kernel -> header (first step of an operation) and data given to the network -> both
- * requests done -> the kernel is told.
+ * requests done -> published to the kernel.
  *
  * Receiving: a ring of receives, each for one message, in the order in which they are sent. What the next message is
  * follows from the header before it, so none is posted beyond a header that has not come.
@@ -13,7 +13,7 @@
  *   posted   the network has its buffer: the window itself where the network takes any memory and the CPU writes there;
  *            else the ring's own, registered memory
  *   moved    it has come, and what is not in place was copied, or its copy was queued
- *   done     it is in place. With the last message of a put the target is told
+ *   done     it is in place. With the last message of a put the target is notified
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "transport/put.h"

@@ -57,10 +57,10 @@ static gantry_result load_driver(void) REQUIRES(cuda_driver_mu)
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
 	if (!lib) {
-		const char *said = dlerror();
+		const char *reason = dlerror();
 
 		snprintf(load_why, sizeof(load_why), "no CUDA driver: %s",
-			 said ? said : "libcuda.so.1 cannot be loaded");
+			 reason ? reason : "libcuda.so.1 cannot be loaded");
 		return GANTRY_ERR_UNSUPPORTED;
 	}
 	/* Never closed: the driver has threads and exit handlers of its own. */

@@ -95,11 +95,11 @@ static void stop_at(struct gantry_stream *s, uint64_t at)
  * STOP. */
 static int run_items(struct gantry_stream *s, uint64_t target, int *ret_stop)
 {
-	uint32_t nobody = 0;
+	uint32_t idle = 0;
 	uint64_t at;
 	int did = 0;
 
-	if (load_seq(&s->done) >= target || !cas_acq_rel(&s->runner, &nobody, 1))
+	if (load_seq(&s->done) >= target || !cas_acq_rel(&s->runner, &idle, 1))
 		return 0;
 	at = load_seq(&s->done);
 	while (at < target && !gantry_host_held(s)) {

@@ -138,15 +138,15 @@ const char *devmem_strerror(int error)
 
 enum { ERROR_TEXT = 512 };
 
-const char *devmem_error_text(enum devmem_call call, int error, const char *said)
+const char *devmem_error_text(enum devmem_call call, int error, const char *message)
 {
 	char *text = gantry_thread_text(GANTRY_TEXT_DEVMEM_ERROR);
 	const struct devmem_error *e = devmem_error_of(call, error);
 
-	if (strcmp(said, e->reason) == 0)
-		said = "";
+	if (strcmp(message, e->reason) == 0)
+		message = "";
 	snprintf(text, ERROR_TEXT, "%s: %s%s%s%s%s%s", call_names[call], devmem_strerror(error), *e->reason ? ": " : "",
-		 e->reason, *said ? " (kernel message: " : "", said, *said ? ")" : "");
+		 e->reason, *message ? " (kernel message: " : "", message, *message ? ")" : "");
 	return text;
 }
 
@@ -167,14 +167,14 @@ __attribute__((format(printf, 4, 5))) static void say(struct devmem_step *step, 
 }
 
 /* An errno that the question does not expect: reported as it is. ENOSYS is sys.c's, without libmnl. */
-static void say_errno(struct devmem_step *step, enum devmem_verdict v, const char *what, int e, const char *said)
+static void say_errno(struct devmem_step *step, enum devmem_verdict v, const char *what, int e, const char *message)
 {
 
 	if (e == ENOSYS)
 		say(step, v, "install libmnl-dev and build again",
 		    "this build lacks libmnl, so the kernel could not be queried: %s", what);
 	else
-		say(step, v, "", "%s: %s%s%s", what, devmem_strerror(e), *said ? ": " : "", said);
+		say(step, v, "", "%s: %s%s%s", what, devmem_strerror(e), *message ? ": " : "", message);
 }
 
 static void ask_option(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
@@ -301,17 +301,17 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 {
 	const struct devmem_error *known;
 	uint32_t queue = 0, id, rx = 0;
-	char driver[32] = "(unnamed)", said[DEVMEM_SAID_MAX];
+	char driver[32] = "(unnamed)", message[DEVMEM_SAID_MAX];
 	const char *text;
 	int e;
 
 	if (s->ops->channels(s, w->nic, &rx) == 0 && rx > 1)
 		queue = rx - 1;
 	e = s->ops->bind_rx(s, w->nic, &(struct devmem_bind){NO_SUCH_FD, &queue, 1}, &id);
-	memcpy(said, s->said, sizeof(said));
+	memcpy(message, s->said, sizeof(message));
 	known = devmem_error_of(DEVMEM_CALL_BIND_RX, e);
 	s->ops->driver(s, w->nic, driver, sizeof(driver));
-	text = devmem_error_text(DEVMEM_CALL_BIND_RX, e, said);
+	text = devmem_error_text(DEVMEM_CALL_BIND_RX, e, message);
 	if (e == EBADF && file_is_last(s))
 		say(step, DEVMEM_YES, "", "driver %s would bind queue %u", driver, queue);
 	else if (e == EBADF)
@@ -322,8 +322,8 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 		say(step, DEVMEM_UNKNOWN, "", "%s; Gantry's NIC setup may fix this", text);
 	else if (e == EOPNOTSUPP)
 		say(step, DEVMEM_NO, known->advice,
-		    "driver %s has no devmem queue support, or CONFIG_NET_DEVMEM is off%s%s", driver, *said ? ": " : "",
-		    said);
+		    "driver %s has no devmem queue support, or CONFIG_NET_DEVMEM is off%s%s", driver, *message ? ": " : "",
+		    message);
 	else if (e == 0)
 		say(step, DEVMEM_UNKNOWN, "", "the kernel bound a file that is not open");
 	else

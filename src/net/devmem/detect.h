@@ -82,7 +82,7 @@ const struct devmem_error *devmem_error_of(enum devmem_call call, int error);
 /* Texts: live as long as the calling thread; its next call overwrites them. */
 /* "Operation not supported (95)", also for the kernel's own numbers. */
 const char *devmem_strerror(int error);
-/* "BIND_RX: Operation not supported (95): <reason>[ (kernel message: <said>)]". */
-const char *devmem_error_text(enum devmem_call call, int error, const char *said);
+/* "BIND_RX: Operation not supported (95): <reason>[ (kernel message: <message>)]". */
+const char *devmem_error_text(enum devmem_call call, int error, const char *message);
 
 #endif

@@ -313,13 +313,13 @@ static unsigned error_attrs(const struct nlmsghdr *m, const struct nlmsgerr *e)
 }
 
 /* An acknowledgement or refusal: its errno, and the kernel's words. */
-static int read_error(const struct nlmsghdr *m, char said[DEVMEM_SAID_MAX])
+static int read_error(const struct nlmsghdr *m, char message[DEVMEM_SAID_MAX])
 {
 	const struct nlmsgerr *e = mnl_nlmsg_get_payload(m);
 	const struct nlattr *a;
 	unsigned attrs;
 
-	said[0] = 0;
+	message[0] = 0;
 	if (m->nlmsg_type != NLMSG_ERROR || mnl_nlmsg_get_payload_len(m) < sizeof(*e) || e->error > 0)
 		return EPROTO;
 	attrs = error_attrs(m, e);
@@ -328,9 +328,9 @@ static int read_error(const struct nlmsghdr *m, char said[DEVMEM_SAID_MAX])
 	mnl_attr_for_each(a, m, attrs)
 	{
 		if (mnl_attr_get_type(a) == ERROR_TEXT && mnl_attr_validate(a, MNL_TYPE_NUL_STRING) == 0)
-			snprintf(said, DEVMEM_SAID_MAX, "%s", mnl_attr_get_str(a));
-		else if (mnl_attr_get_type(a) == ERROR_MISS_TYPE && mnl_attr_validate(a, MNL_TYPE_U32) == 0 && !*said)
-			snprintf(said, DEVMEM_SAID_MAX, "attribute %u is missing", mnl_attr_get_u32(a));
+			snprintf(message, DEVMEM_SAID_MAX, "%s", mnl_attr_get_str(a));
+		else if (mnl_attr_get_type(a) == ERROR_MISS_TYPE && mnl_attr_validate(a, MNL_TYPE_U32) == 0 && !*message)
+			snprintf(message, DEVMEM_SAID_MAX, "attribute %u is missing", mnl_attr_get_u32(a));
 	}
 	return -e->error;
 }

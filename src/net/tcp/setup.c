@@ -165,9 +165,9 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *sea
 	}
 }
 
-static int lands_in_device(enum wire_unpack said, int same_host)
+static int lands_in_device(enum wire_unpack offer, int same_host)
 {
-	return said == WIRE_UNPACK_YES || (said == WIRE_UNPACK_BETWEEN_HOSTS && !same_host);
+	return offer == WIRE_UNPACK_YES || (offer == WIRE_UNPACK_BETWEEN_HOSTS && !same_host);
 }
 
 /* Which of the two directions ends in device memory. Both sides come to the same answers. */

@@ -360,6 +360,7 @@ static void rank_late(struct world *w, int rank, struct gantry_comm *comm, struc
 	if (rank == 1)
 		CHECK_OK(gantry_window_deregister(comm, window));
 	meet(dev, comm, s);
+	pthread_barrier_wait(&ranks); /* the error of the put may not come while the other is still in meet */
 	if (rank == 0)
 		CHECK_OK(gantry_put(out, late_size, 1, window, 0, 0, comm, s));
 	if (rank == by_net) {

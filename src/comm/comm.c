@@ -337,13 +337,19 @@ static int default_channels(const struct gantry_comm *comm)
 }
 
 /* The exchanged data of all ranks: fills in infos and addrs. *ret_differ: some have other settings than rank 0. */
-static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, const struct card *all,
-				int *ret_differ)
+static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, struct card *all, int *ret_differ)
 {
 	*ret_differ = 0;
 	for (int i = 0; i < comm->nranks; i++) {
-		comm->infos[i] = all[i].info;
-		comm->infos[i].struct_size = sizeof(comm->infos[i]);
+		struct gantry_peer_info *info = &all[i].info;
+
+		/* What is used as an index or a string does not depend on what a rank claims. */
+		info->struct_size = sizeof(*info);
+		info->rank = i;
+		info->host_name[sizeof(info->host_name) - 1] = 0;
+		info->version[sizeof(info->version) - 1] = 0;
+		info->bus_id[sizeof(info->bus_id) - 1] = 0;
+		comm->infos[i] = *info;
 		comm->life.addrs[i] = all[i].addr;
 		/* First: another version may have other parameters. */
 		if (strcmp(mine->info.version, all[i].info.version))

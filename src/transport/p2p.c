@@ -457,6 +457,8 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != P2P_MAGIC)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than p2p", c->peer->rank);
+	if (c->send && ret_info->copies) /* only sending ends are proxied */
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d says that its receiving end copies", c->peer->rank);
 	if (!c->send)
 		ret_info->step = own_step(c);
 	if (!gantry_rings_step_is_good(ret_info->step))

@@ -40,7 +40,7 @@ static const struct {
 } errnos[] = {
 	{EINTR, SOCK_RETRY, "interrupted"},
 	{EAGAIN, SOCK_RETRY, "no local port or resource right now"},
-	{ECONNREFUSED, SOCK_RETRY, "nothing is listening there (yet)"},
+	{ECONNREFUSED, SOCK_RETRY, "nothing is listening there yet"},
 	{ECONNABORTED, SOCK_RETRY, "the connection was aborted"},
 	{ECONNRESET, SOCK_RETRY, "the other side reset the connection"},
 	{EPIPE, SOCK_RETRY, "the other side closed the connection"},

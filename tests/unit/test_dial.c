@@ -51,7 +51,8 @@ static void hello(struct inet_dial *d, struct inet_dial_hello *ret)
 static void take_answer(struct owner *o)
 {
 	CHECK(o->dial.shake.payload_size < sizeof(o->answer));
-	memcpy(o->answer, o->dial.shake.payload, o->dial.shake.payload_size);
+	if (o->dial.shake.payload_size) /* none where there is no hello */
+		memcpy(o->answer, o->dial.shake.payload, o->dial.shake.payload_size);
 }
 
 static void done(struct inet_dial *d) REQUIRES(loop_mu)

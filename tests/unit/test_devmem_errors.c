@@ -53,7 +53,7 @@ TEST(check_text)
 	CHECK(!strstr(devmem_strerror(525), "Unknown"));
 	CHECK_HAS(devmem_strerror(EPERM), strerror(EPERM));
 	CHECK_HAS(devmem_error_text(DEVMEM_CALL_BIND_RX, EINVAL, "tcp-data-split is disabled"),
-		  "the kernel says: tcp-data-split is disabled");
+		  "kernel message: tcp-data-split is disabled");
 	/* Unknown ones: still said, as a system call that failed. */
 	CHECK_EQ(devmem_error_of(DEVMEM_CALL_BIND_RX, EILSEQ)->result, GANTRY_ERR_SYSTEM);
 	CHECK_STR(devmem_error_of(DEVMEM_CALL_RECVMSG, EAGAIN)->reason, "");

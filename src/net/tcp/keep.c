@@ -90,6 +90,28 @@ static void end_hold(struct tcp_resume *r, struct tcp_send *s) REQUIRES(link_mu)
 	tcp_request_done(&s->head);
 }
 
+/* False: all of it is copied, or it need not be: it has come, or goes again. */
+static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
+{
+	struct tcp_resume *r = &l->resume;
+	uint64_t n = s->size - s->next < COPY_STEP ? s->size - s->next : COPY_STEP;
+
+	if (!s->held || !s->held_since || tcp_link_failed(l))
+		return false;
+	if (s->held_at < r->received) { /* its place was reused: the peer reported its arrival before it was out */
+		end_hold(r, s);
+		return false;
+	}
+	tcp_resume_keep(r, s->held_at + WIRE_EAGER_SIZE + s->next, s->data + s->next, n);
+	s->next += n;
+	if (s->next < s->size)
+		return true;
+	tcp_resume_keep(r, s->held_at, s->header, WIRE_EAGER_SIZE);
+	r->adopted++;
+	end_hold(r, s);
+	return false;
+}
+
 /* A batch that is not out has the newest of them, and names them until then. */
 void tcp_resume_release(struct tcp_link *l)
 {
@@ -105,31 +127,14 @@ void tcp_resume_release(struct tcp_link *l)
 		/* Without resume, bytes handed to the kernel count as sent. */
 		if (!s->held_since || (!came && !r->over && !l->tx.peer_closed))
 			break;
-		end_hold(r, s);
+		if (came || r->over || tcp_link_failed(l)) {
+			end_hold(r, s);
+			continue;
+		}
+		/* The receiver has closed, and the other direction goes on: if the control lane breaks, these bytes go again. */
+		while (copy_held(l, s))
+			;
 	}
-}
-
-/* False: all of it is copied, or it need not be: it has come, or goes again. */
-static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
-{
-	struct tcp_resume *r = &l->resume;
-	uint64_t n = s->size - s->next < COPY_STEP ? s->size - s->next : COPY_STEP;
-
-	if (!s->held || !s->held_since || tcp_link_failed(l))
-		return false;
-	if (s->held_at <
-	    r->received) { /* its place was reused: the peer reported its arrival before it was out */
-		end_hold(r, s);
-		return false;
-	}
-	tcp_resume_keep(r, s->held_at + WIRE_EAGER_SIZE + s->next, s->data + s->next, n);
-	s->next += n;
-	if (s->next < s->size)
-		return true;
-	tcp_resume_keep(r, s->held_at, s->header, WIRE_EAGER_SIZE);
-	r->adopted++;
-	end_hold(r, s);
-	return false;
 }
 
 void tcp_resume_adopt(struct tcp_link *l, struct tcp_send *s)

@@ -283,9 +283,28 @@ void inet_abandon(struct gantry_list *list)
 	gantry_list_init(list);
 }
 
+static void sleep_a_moment(void)
+{
+	const struct timespec ms = {0, 1000000};
+
+	nanosleep(&ms, NULL);
+}
+
+/* A thread that has ended may still be giving OpenSSL's memory of threads back, with one of its locks. */
+static bool thread_is_gone(void) REQUIRES(loop_mu)
+{
+	const struct inet_loop *l = &inet_loop;
+
+	return !l->ended || l->owner != getpid() || syscall(SYS_tgkill, getpid(), l->ended, 0);
+}
+
+/* A lock of OpenSSL's that is copied while it is taken would stay so in the child. */
 static void before_fork(void) ACQUIRES(loop_mu)
 {
 	inet_loop_lock();
+	for (int ms = 0; !thread_is_gone() && ms < EXIT_WAIT_MS; ms++)
+		sleep_a_moment();
+	inet_loop.ended = 0; /* waited for once: another thread may have its number later */
 }
 
 static void in_parent(void) RELEASES(loop_mu)
@@ -339,13 +358,6 @@ static int anybody_leaves(int last, int ms) REQUIRES(loop_mu)
 	return leaves;
 }
 
-static void sleep_a_moment(void)
-{
-	const struct timespec ms = {0, 1000000};
-
-	nanosleep(&ms, NULL);
-}
-
 /* The lock is only tried: exit from a strange place must not hang. */
 static void see_off(int last)
 {
@@ -361,8 +373,7 @@ static void see_off(int last)
 	}
 }
 
-/* From here on the thread keeps away from OpenSSL, whose own exit handler comes next. One that has just ended may still
- * be giving OpenSSL's memory of threads back. */
+/* From here on the thread keeps away from OpenSSL, whose own exit handler comes next. */
 static void end_at_exit(void)
 {
 	struct inet_loop *l = &inet_loop;
@@ -373,7 +384,7 @@ static void end_at_exit(void)
 	for (int ms = 0; !done && ms < EXIT_WAIT_MS; ms++) {
 		if (loop_mu_trylock(&l->mu)) {
 			l->parting = 1;
-			done = !l->ended || l->owner != getpid() || syscall(SYS_tgkill, getpid(), l->ended, 0);
+			done = thread_is_gone();
 			inet_loop_unlock();
 		}
 		if (!done)

@@ -73,8 +73,7 @@ NCCL_FUNCTION(const char *, GetErrorString, (ncclResult_t result))
 	static const char *const texts[] = {
 		[ncclSuccess] = "no error",
 		[ncclUnhandledCudaError] = "a CUDA call failed (GANTRY_LOG=info shows details)",
-		[ncclSystemError] = "a system call failed, or memory or another resource is exhausted (GANTRY_LOG=info "
-				    "shows details)",
+		[ncclSystemError] = "a system call failed, or a resource is exhausted (GANTRY_LOG=info shows details)",
 		[ncclInternalError] = "internal error in Gantry; please report it",
 		[ncclInvalidArgument] = "invalid argument (ncclGetLastError names it)",
 		[ncclInvalidUsage] = "invalid use of the API (ncclGetLastError gives the reason)",

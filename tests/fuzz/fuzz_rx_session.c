@@ -731,7 +731,9 @@ static void begin(void) UNCHECKED
 		run.conn->device_handle =
 			(struct gantry_net_device_handle){.type = GANTRY_NET_DEVICE_UNPACK, .handle = &fake.handle};
 	strcpy(run.conn->peer, "the script");
+	rx_mu_lock(&run.rx->mu);
 	MUST(rx_conn_start(run.conn) == GANTRY_OK);
+	rx_mu_unlock(&run.rx->mu);
 	say_kind(RX_UP, 0, 0, 0);
 }
 

@@ -478,7 +478,7 @@ static gantry_result collective(struct comm_call call, const char *what, int op)
 	TRY(check_buffers(call.comm, coll, what));
 	if (coll->kind != COLL_BROADCAST && coll->kind != COLL_ALL_GATHER)
 		TRY(take_op(call.comm, coll, what, op));
-	if (!coll->count) /* the same on all ranks: nobody waits for anybody */
+	if (!coll->count) /* the count is the same on all ranks, so no rank waits for this one */
 		return comm_check(call.comm);
 	TRY(plan_call(call.comm, coll));
 out:

@@ -508,7 +508,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 /* The n transfers in it, sorted by block in first_host, on the communicator's connections or on others. */
 gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n,
 				    struct gantry_proxy_op *ops, int drives);
-/* What kernels are told about the next launch with the work: what it must wait for (NULL: nothing), and how it ends. */
+/* For the kernel of the next launch with the work: what it must wait for (NULL: nothing), and how it reports its end. */
 struct comm_order {
 	const uint64_t *after;
 	uint64_t after_value;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a membership reaches the hub, for the first time and again: where inet/dial.h goes, what the hello says, and which failure is
- * tried again.
+ * How a member reaches the hub, for the first time and again, by inet/dial.h: the addresses, the hello, and which failures
+ * are retried.
  *
- * Joining: what may pass (nothing listens there yet, a network that comes up, a hub that was crowded by strangers) is
- * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass ends it at once, and what the hub
- * refuses, or a proof that is wrong, after INET_TRIES: a bit may have been flipped on the way. A process that answers, but in which
- * the rank that makes the hub has not called yet (hub_comes), is not silent: from each such answer the time runs anew.
+ * Joining. Transient failures (nothing listens yet, the network is coming up, strangers crowd the hub) are retried with
+ * growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; permanent ones end the join at once. A refusal or a wrong proof
+ * ends it after INET_TRIES, because a flipped bit looks the same. A process that answers while its rank has not made the hub
+ * yet (hub_comes) is not silent: each such answer restarts the timeout.
  *
- * Dialling again, where the connection outlives its sockets: after its socket broke, or beside it when nothing was heard for a
- * quarter of the deadline, because something on the way may have forgotten the connection. A hub that does not know the
- * rank any more, and an address at which nothing listens, are the end; anything else is tried until the hub counts as silent.
- * That there is a connection already (m->conn) is what tells the two apart.
+ * Reconnecting, where the connection outlives its sockets (m->conn is set). The member dials after its socket broke, or beside
+ * the old socket after a quarter of the deadline without a frame, because a middlebox may have dropped the connection. It gives
+ * up when the hub no longer knows the rank or nothing listens at its address; every other failure is retried until the hub
+ * counts as silent.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>

@@ -70,7 +70,7 @@ static void retry_later(struct gantry_ctl *m, const char *cause, bool waited) RE
 	}
 	at = inet_dial_retry_at(&x->dial);
 	if (at > x->failing_since + m->connect_timeout)
-		at = x->failing_since + m->connect_timeout; /* a last attempt, then its cause is told */
+		at = x->failing_since + m->connect_timeout; /* a last attempt, whose cause goes into the error */
 	x->step = EXCHANGE_DIALLING;
 	inet_dial_start(&x->dial, at);
 }

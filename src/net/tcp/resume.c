@@ -555,7 +555,7 @@ static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation) 
 		if (needed)
 			inet_dial_start(&d->dial, 0);
 	} else if (d->dial.state == INET_DIAL_PAUSE) {
-		if (!lane->resume.stopped && !needed) /* it was heard after all */
+		if (!lane->resume.stopped && !needed) /* the stall is over, the old socket works */
 			drop_dial(lane);
 	} else if (lane->index && d->generation <= generation) { /* the peer knows of a later one */
 		inet_dial_stop(&d->dial);

@@ -57,7 +57,7 @@ moves "by the search of libraries" "$tmp/alone/libnccl-net-gantry.so" LD_LIBRARY
 
 GANTRY_UNPACK=emulated GANTRY_IFNAME=lo "$gantry" perf net --plugin "$tmp/alone/libnccl-net-gantry.so" -b 8 -e 8 -n 1 \
 	--timeout 50s >"$tmp/out" 2>&1 && fail "it worked without the library"
-for words in "$tmp/alone/libgantry-emulated.so: cannot open" "libgantry-emulated.so: cannot open shared object file" "neither beside"; do
+for words in "$tmp/alone/libgantry-emulated.so: cannot open" "libgantry-emulated.so: cannot open shared object file" "neither next to"; do
 	grep -qF "$words" "$tmp/out" && continue
 	cat "$tmp/out"
 	fail "no word of '$words'"

@@ -177,7 +177,7 @@ static void miss_it(struct node *me, int self)
 		 is("orphans") && victim > 1 ? victim - 1 : victim);
 	CHECK_HAS(gantry_last_error(), name);
 	if (is("orphans"))
-		CHECK_HAS(gantry_last_error(), "has ranks 1-3 of communicator");
+		CHECK_HAS(gantry_last_error(), "consists of ranks 1-3 of communicator");
 	/* CTL_ANSWER_NS: the hub has a second to say who is missing. */
 	CHECK(took < (int64_t)(is("orphans") ? limit + 1000 : 0) + (int64_t)pair_silence_ms(timeout));
 	gantry_comm_destroy(me->comm);

@@ -25,6 +25,7 @@ done
 # `kill -CONT $client`: so no machine is fast enough to be through before the faults.
 begin()
 {
+	: >"$tmp/listen" >"$tmp/client" # what an earlier stream wrote must not pass for this one's
 	ip netns exec $b "$gantry" perf net --listen --ifname v0 >"$tmp/listen" 2>&1 &
 	listener=$!
 	await grep -q . "$tmp/listen"
@@ -74,6 +75,6 @@ kill -CONT $client
 kill -KILL $listener
 SECONDS=0
 wait $client && fail "a stream without a peer ended well"
-[ $SECONDS -lt 7 ] || fail "a dead peer was waited for: $SECONDS s"
+[ $SECONDS -lt 7 ] || { cat "$tmp/client"; fail "a dead peer was waited for: $SECONDS s"; }
 grep -E 'ERR_PEER_(LOST|SILENT)' "$tmp/client" | head -n 1 || { tail "$tmp/client"; fail "no typed error"; }
 exit $failed

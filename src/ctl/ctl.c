@@ -446,7 +446,7 @@ static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const
 		TRY_NOW(find_obstacle(m, h->to));
 	ASSERT(m->conn);
 	if (m->conn->out_bytes > CTL_USER_MAX)
-		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: the hub at %s is not reading; %zu bytes are queued",
+		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: the bootstrap root at %s is not reading; %zu bytes are queued",
 			 m->config.rank, m->hub, m->conn->out_bytes);
 	h->from = m->config.rank;
 	h->size = (uint32_t)size;
@@ -655,8 +655,8 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 	if (others)
 		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d: another allgather is already in progress", ctl->config.rank);
 	if (!call.done)
-		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d: the hub at %s did not complete an allgather", ctl->config.rank,
-			 ctl->hub);
+		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d: the bootstrap root at %s did not complete an allgather",
+			 ctl->config.rank, ctl->hub);
 	if (call.result == GANTRY_OK && call.size != call.room)
 		call.result = GANTRY_ERR_PROTOCOL;
 	if (call.result != GANTRY_OK)

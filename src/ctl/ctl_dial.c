@@ -58,7 +58,8 @@ static void retry_later(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 	inet_dial_start(d, inet_dial_retry_at(d));
 	if (d->failures > 6 && gantry_ratelimit_pass(&limit, &more))
-		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub, d->text);
+		LOG_INFO(COMM, "rank %d: still trying to reach the bootstrap root at %s: %s", m->config.rank, m->hub,
+			 d->text);
 }
 
 static void connect_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -68,13 +69,13 @@ static void connect_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 	if (m->conn && inet_dial_is_deserted(d, m->timeout))
 		ctl_member_hub_lost(m, GANTRY_ERR_PEER_LOST,
-				    "the connection broke, and nothing listens there any more: its process ended");
+				    "the connection broke, and nothing is listening there any more: its process ended");
 	else if (m->conn || class == SOCK_RETRY ||
 		 (class == SOCK_FATAL && m->naddrs > 1)) /* another interface may lead there */
 		retry_later(m);
 	else
 		ctl_member_over(m, class == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE,
-				"rank %d: connect to the hub at %s: %s", m->config.rank, m->hub, d->text);
+				"rank %d: connect to the bootstrap root at %s: %s", m->config.rank, m->hub, d->text);
 }
 
 /* For one attempt. Dialling again there must be time for several; joining, its end is the end of the last attempt. */
@@ -143,7 +144,7 @@ static void resume_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQU
 	int fd;
 
 	if (!ctl_conn_counts(c, received) || a->first > c->session.received) {
-		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "it counts other frames than were sent");
+		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "its frame count does not match what was sent");
 		return;
 	}
 	fd = inet_dial_take(&m->dial.to_hub, &seals);
@@ -153,8 +154,8 @@ static void resume_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQU
 	}
 	c->session.on = a->resumes;
 	dial_done(m);
-	LOG_INFO(COMM, "rank %d: back at the hub at %s with socket %u; %llu frames come twice", m->config.rank, m->hub,
-		 m->dial.generation, (unsigned long long)c->session.twice);
+	LOG_INFO(COMM, "rank %d: reconnected to the bootstrap root at %s (socket %u); dropped %llu duplicate frames",
+		 m->config.rank, m->hub, m->dial.generation, (unsigned long long)c->session.twice);
 }
 
 static void begin_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu)
@@ -181,10 +182,11 @@ static void hub_answered(struct inet_dial *d) REQUIRES(loop_mu)
 	else if (understood)
 		begin_conn(m, &a);
 	else if (m->conn)
-		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "it does not speak our protocol");
+		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "it does not speak this protocol");
 	else
-		ctl_member_over(m, GANTRY_ERR_PROTOCOL, "rank %d: the hub at %s does not speak our protocol",
-				m->config.rank, m->hub);
+		ctl_member_over(m, GANTRY_ERR_PROTOCOL,
+				"rank %d: the bootstrap root at %s does not speak this protocol", m->config.rank,
+				m->hub);
 }
 
 /* Whether another attempt may do better. */
@@ -212,7 +214,8 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 				    h->text);
 	} else {
 		ctl_member_over(m, h->error,
-				h->refused ? "rank %d: refused by the hub at %s: %s" : "rank %d: the hub at %s: %s",
+				h->refused ? "rank %d: refused by the bootstrap root at %s: %s"
+					   : "rank %d: the bootstrap root at %s: %s",
 				m->config.rank, m->hub, h->text);
 	}
 }
@@ -253,7 +256,7 @@ void ctl_join_watch(struct gantry_ctl *m)
 		return;
 	}
 	ctl_member_over(m, m->dial.reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
-			"rank %d: %s the hub at %s within %s (%s) and %u tries: %s", m->config.rank,
+			"rank %d: %s the bootstrap root at %s within %s (%s) and %u tries: %s", m->config.rank,
 			m->dial.reached ? "no agreement with" : "no connection to", m->hub,
 			ctl_seconds(silent ? m->connect_timeout : m->patience, seconds),
 			silent ? "GANTRY_CONNECT_TIMEOUT" : "GANTRY_CALL_TIMEOUT", d->failures + 1,

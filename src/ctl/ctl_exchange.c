@@ -63,7 +63,7 @@ static void retry_later(struct gantry_ctl *m, const char *cause, bool waited) RE
 	if (!x->failing_since || waited)
 		x->failing_since = inet_loop.now;
 	if (inet_loop.now - x->failing_since >= m->connect_timeout) {
-		give_up(m, GANTRY_ERR_UNREACHABLE, "no way to rank %d at %s within %s (GANTRY_CONNECT_TIMEOUT): %s",
+		give_up(m, GANTRY_ERR_UNREACHABLE, "cannot reach rank %d at %s within %s (GANTRY_CONNECT_TIMEOUT): %s",
 			receiver(m), gantry_addr_text(&x->dial.to, addr), ctl_seconds(m->connect_timeout, seconds),
 			cause);
 		return;
@@ -275,7 +275,7 @@ static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
 			return;
 		}
 	}
-	inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this rank is not here: it has left, or its process was started anew");
+	inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this rank is not here: it has left, or its process was restarted");
 }
 
 /* Answered at once if the allgather is the one that goes on here or an earlier one, else when it begins. */

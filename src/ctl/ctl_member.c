@@ -217,7 +217,7 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 	char text[CTL_TEXT_MAX];
 
 	if (m->step != STEP_JOINED) {
-		ctl_member_over(m, why, "rank %d: the hub at %s was lost while the ranks were joining: %s",
+		ctl_member_over(m, why, "rank %d: the bootstrap root at %s was lost while the ranks were joining: %s",
 				m->config.rank, m->hub, cause);
 		return;
 	}
@@ -230,15 +230,16 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 		if (peer->gone != GANTRY_OK)
 			continue;
 		lost = true;
-		snprintf(text, sizeof(text), "rank %d (in the process of the hub at %s): %s", i, m->hub, cause);
+		snprintf(text, sizeof(text), "rank %d (in the process of the bootstrap root at %s): %s", i, m->hub,
+			 cause);
 		peer_gone(m, i, why, text);
 		callback_lost(m, i, why, text);
 	}
 	properly |= lived && !lost;
-	ctl_member_over(m, properly && !lost ? GANTRY_ERR_PEER_CLOSED : why, "the hub at %s is gone: %s", m->hub,
-			cause);
+	ctl_member_over(m, properly && !lost ? GANTRY_ERR_PEER_CLOSED : why, "the bootstrap root at %s is gone: %s",
+			m->hub, cause);
 	if (!lived && !properly) {
-		snprintf(text, sizeof(text), "the control plane (hub at %s): %s", m->hub, cause);
+		snprintf(text, sizeof(text), "the control plane (bootstrap root at %s): %s", m->hub, cause);
 		callback_lost(m, -1, why, text);
 	}
 }
@@ -385,8 +386,8 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 
 			ctl_get_text(text, sizeof(text), body, h->size);
 			/* All others count this rank as lost too: it was stopped, or cut off. */
-			ctl_member_over(m, (gantry_result)h->result, "the hub at %s counts this rank as lost: %s",
-					m->hub, text);
+			ctl_member_over(m, (gantry_result)h->result,
+					"the bootstrap root at %s counts this rank as lost: %s", m->hub, text);
 			callback_lost(m, m->config.rank, m->over, m->over_text);
 		} else {
 			on_lost_peer(m, h, body);
@@ -416,7 +417,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	case CTL_REFUSED:
 		ctl_get_text(text, sizeof(text), body, h->size);
 		ctl_member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
-				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
+				"rank %d: refused by the bootstrap root at %s: %s", m->config.rank, m->hub, text);
 		break;
 	case CTL_GATHERED:
 		right = h->from == -1; /* or it would answer a call */
@@ -446,8 +447,8 @@ static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 
-	LOG_INFO(COMM, "rank %d: the connection to the hub at %s broke (%s); reconnecting", m->config.rank, m->hub,
-		 cause);
+	LOG_INFO(COMM, "rank %d: the connection to the bootstrap root at %s broke (%s); reconnecting", m->config.rank,
+		 m->hub, cause);
 	snprintf(m->dial.to_hub.text, sizeof(m->dial.to_hub.text), "%s", cause);
 	ctl_dial_again(m);
 }
@@ -548,7 +549,7 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), and reconnecting failed: %s",
 			 seconds, *m->dial.to_hub.text ? m->dial.to_hub.text : "no answer");
 	/* If it was only stopped, it shall know when it comes back. */
-	snprintf(word, sizeof(word), "gave up the hub: %s", cause);
+	snprintf(word, sizeof(word), "gave up on the bootstrap root: %s", cause);
 	h.size = (uint32_t)strlen(word);
 	if (m->step == STEP_JOINED) {
 		ctl_conn_send(m->conn, &h, word);
@@ -585,7 +586,8 @@ void ctl_members_tick(void)
 		if (m->step == STEP_JOINING) {
 			ctl_join_watch(m);
 		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
-			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks joined at the hub %s within %s",
+			ctl_member_over(m, GANTRY_ERR_TIMEOUT,
+					"rank %d: not all ranks joined at the bootstrap root %s within %s",
 					m->config.rank, m->hub, ctl_seconds(m->patience, seconds));
 		} else if (m->step < STEP_OVER) {
 			if (m->step == STEP_WAITING)

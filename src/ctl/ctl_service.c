@@ -431,7 +431,7 @@ static void read_failed(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(e));
 	else
 		snprintf(cause, sizeof(cause), "the connection was closed %s",
-			 c->cut_n ? "in the middle of a record" : "without a goodbye");
+			 c->cut_n ? "in the middle of a record" : "without a goodbye message");
 	c->ops->broken(c, silent ? GANTRY_ERR_PEER_SILENT : GANTRY_ERR_PEER_LOST, cause);
 }
 
@@ -468,7 +468,7 @@ static void open_record(struct ctl_conn *c) REQUIRES(loop_mu)
 	ASSERT(c->cut_n > GANTRY_SEAL_EXTRA);
 	c->cut_n = 0;
 	if (!gantry_seal_open(c->seals.rx, c->cut, &(struct iovec){plain, length}, 1)) {
-		refuse_record(c, "a record is not authentic: it was changed on the way");
+		refuse_record(c, "a record is not authentic: it was modified in transit");
 		return;
 	}
 	r = ctl_parse(&c->in, plain, length, on_frame, c);

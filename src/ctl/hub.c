@@ -300,7 +300,8 @@ struct hub *hub_find(uint64_t comm_id)
 static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {
 	ASSERT(hub->state == HUB_ENDED && !hub->nhere);
-	LOG_INFO(COMM, "comm %016llx: the hub is shutting down; %llu bytes received from %d ranks, %llu sent",
+	LOG_INFO(COMM,
+		 "comm %016llx: the bootstrap root is shutting down; %llu bytes received from %d ranks, %llu sent",
 		 (unsigned long long)hub->comm_id, (unsigned long long)hub->traffic.in, hub->nranks,
 		 (unsigned long long)hub->traffic.out);
 	gantry_list_remove(&hub->node);
@@ -320,7 +321,7 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 	char text[GANTRY_ADDR_TEXT];
 
 	if (!hub)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a hub");
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a bootstrap root");
 	hub->timeout = gantry_params()->timeout;
 	hub->connect_timeout = gantry_params()->connect_timeout;
 	hub->call_timeout = gantry_params()->call_timeout;

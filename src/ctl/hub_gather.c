@@ -173,7 +173,8 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 	ASSERT(g->open && !rank->gave);
 	rank->gave = 1;
 	if (!g->buf) {
-		fail_gather(hub, GANTRY_ERR_NOMEM, "no memory at the hub for an allgather of %u bytes", size);
+		fail_gather(hub, GANTRY_ERR_NOMEM, "no memory at the bootstrap root for an allgather of %u bytes",
+			    size);
 		return;
 	}
 	if (missing) {

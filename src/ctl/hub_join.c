@@ -422,7 +422,7 @@ static void on_lost(struct inet_conn *c) REQUIRES(loop_mu)
 }
 
 struct inet_service hub_service = {
-	.protocol = {"ctl", CTL_VERSION, "hub's side", "rank's side", NULL},
+	.protocol = {"ctl", CTL_VERSION, "bootstrap root's side", "rank's side", NULL},
 	.hello = on_hello,
 	.proved = on_proved,
 	.lost = on_lost,

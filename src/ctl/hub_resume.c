@@ -49,7 +49,7 @@ static void probe_failed(struct inet_dial *d) REQUIRES(loop_mu)
 
 	if (inet_dial_is_deserted(d, rank->hub->timeout))
 		hub_rank_lost(rank, GANTRY_ERR_PEER_LOST,
-			      "the connection broke, and nothing listens there any more: its process ended");
+			      "the connection broke, and nothing is listening there any more: its process ended");
 	else
 		inet_dial_start(d, inet_dial_retry_at(d));
 }
@@ -104,15 +104,15 @@ static const char *no_return(const struct hub *hub, const struct ctl_hello *h)
 	if (rank->state == HUB_LEFT)
 		return "this rank has left";
 	if (rank->state == HUB_LOST)
-		return "this rank was counted as lost, and the others know";
+		return "this rank was reported lost, and the other ranks know";
 	if (!rank->conn->session.on)
-		return "nothing was kept for this rank";
+		return "no frames were kept for this rank";
 	if (h->generation && h->generation <= rank->generation)
-		return "a socket of an old epoch of the connection";
+		return "a socket from an earlier epoch of the connection";
 	/* It may have said since, on the old socket, that it has more. */
 	return h->received < rank->conn->session.acked || ctl_conn_counts(rank->conn, h->received)
 		       ? NULL
-		       : "it counts other frames than were sent";
+		       : "its frame count does not match what was sent";
 }
 
 /* It was admitted, and never heard of that: its socket broke before anything came or went. So it joins again. */

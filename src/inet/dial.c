@@ -102,7 +102,8 @@ static enum inet_event shake_failed(struct inet_dial *d)
 	if (!h->broken)
 		return note_failure(d, INET_DIAL_REFUSED, 0, h->text);
 	if (!h->broken_errno)
-		return note_failure(d, INET_DIAL_BROKE, ECONNRESET, "the connection was closed without a goodbye");
+		return note_failure(d, INET_DIAL_BROKE, ECONNRESET,
+				    "the connection was closed without a goodbye message");
 	snprintf(text, sizeof(text), "the connection broke: %s", strerror(h->broken_errno));
 	return note_failure(d, INET_DIAL_BROKE, h->broken_errno, text);
 }
@@ -143,9 +144,9 @@ static enum inet_event expire_attempt(struct inet_dial *d)
 	if (d->state == INET_DIAL_CONNECTING)
 		return note_failure(d, INET_DIAL_FILTERED, ETIMEDOUT, "no answer: a firewall may drop the packets");
 	if (gantry_now_ns() >= d->shaking.until)
-		return note_failure(d, INET_DIAL_SILENT, ETIMEDOUT, "it takes connections but says nothing");
+		return note_failure(d, INET_DIAL_SILENT, ETIMEDOUT, "it accepts connections but sends nothing");
 	d->shake.error = GANTRY_ERR_PROTOCOL;
-	return note_failure(d, INET_DIAL_REFUSED, 0, "its answer is not whole");
+	return note_failure(d, INET_DIAL_REFUSED, 0, "its answer is incomplete");
 }
 
 static void close_socket(const struct inet_dial *d, int fd)

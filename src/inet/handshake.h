@@ -71,7 +71,7 @@ struct inet_key {
 struct inet_protocol {
 	char name[INET_NAME_SIZE];
 	uint16_t version;
-	const char *accepting, *connecting; /* what the sides are called: "accepting side", "hub's side" */
+	const char *accepting, *connecting; /* what the sides are called: "accepting side", "bootstrap root's side" */
 	/* "GANTRY_CRC=1 ...": what must agree. NULL: nothing. */
 	void (*settings)(char out[INET_SETTINGS_SIZE]);
 };

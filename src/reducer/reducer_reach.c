@@ -117,7 +117,7 @@ static void take_answer(struct asking *a, uint32_t i)
 
 	if (h->payload_size != REDUCER_ANSWER_SIZE ||
 	    reducer_mesh_dial(a->reach->mesh, party(a, i), h->payload) != GANTRY_OK) {
-		lose_reducer(a, i, GANTRY_ERR_PROTOCOL, "what answers there is no reducer");
+		lose_reducer(a, i, GANTRY_ERR_PROTOCOL, "the process listening there is not a reducer");
 		return;
 	}
 	inet_dial_poll_end(&k->dial);
@@ -161,7 +161,7 @@ static void step_asks(struct asking *a)
 		step_ask(a, i);
 		if (m->dials[party(a, i)].lost == GANTRY_OK || k->told)
 			continue;
-		LOG_WARN(NET, "rank %u does without reducer %u of %u (%s): %s", m->own, i, m->count - m->ranks,
+		LOG_WARN(NET, "rank %u goes on without reducer %u of %u (%s): %s", m->own, i, m->count - m->ranks,
 			 a->reach->names[i].text, k->why[0] ? k->why : gantry_last_error());
 		k->told = 1;
 	}
@@ -176,7 +176,7 @@ static gantry_result start_asking(const struct reducer_reach *reach, struct aski
 	TRY_NOW(inet_secret_key(&a->key));
 	a->asks = calloc(m->count - m->ranks, sizeof(*a->asks));
 	if (!a->asks)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for asking reducers");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for reaching reducers");
 	for (uint32_t i = 0; i < m->count - m->ranks; i++) {
 		struct ask *k = &a->asks[i];
 
@@ -213,7 +213,7 @@ static void lose_late(struct asking *a)
 		if (reducer_mesh_has(m, party(a, i), party(a, i) + 1))
 			continue;
 		if (k->over)
-			snprintf(why, sizeof(why), "it answered, but there is no connection in time");
+			snprintf(why, sizeof(why), "it answered, but the connection did not come up in time");
 		else if (k->why[0])
 			snprintf(why, sizeof(why), "no answer in time, after %u attempts: %.200s", k->dial.failures,
 				 k->why);
@@ -322,14 +322,15 @@ static gantry_result finish(const struct reducer_mesh *m, uint32_t rank, void *r
 		gantry_result r = NET(test, request, &done, ret_size);
 
 		if (r != GANTRY_OK)
-			FAIL_NOW(r, "reducers: rank %u is gone before all ranks agreed: %s", rank,
-				 gantry_result_text(r));
+			FAIL_NOW(r, "reducers: rank %u left before all ranks agreed: %s", rank, gantry_result_text(r));
 		if (done)
 			return GANTRY_OK;
 		if (gantry_now_ns() >= deadline)
-			FAIL_NOW(GANTRY_ERR_TIMEOUT, "reducers: rank %u does not say in time which it reaches", rank);
+			FAIL_NOW(GANTRY_ERR_TIMEOUT,
+				 "reducers: rank %u did not report in time which reducers it reaches", rank);
 		if (!nap(m))
-			FAIL_NOW(GANTRY_ERR_ABORTED, "reducers: aborted before rank %u said which it reaches", rank);
+			FAIL_NOW(GANTRY_ERR_ABORTED,
+				 "reducers: aborted before rank %u reported which reducers it reaches", rank);
 	}
 }
 
@@ -341,7 +342,7 @@ static gantry_result say_reached(struct reducer_mesh *m, uint32_t rank, uint64_t
 	reducer_encode(&(struct reducer_message){.kind = REDUCER_REACHED, .reached = *r}, m->said);
 	TRY_NOW(NET(isend, m->ends[rank].out, m->said, sizeof(m->said), REDUCER_TAG_DATA, NULL, &request));
 	if (!request)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection takes no message");
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection does not accept a message");
 	return finish(m, rank, request, deadline, NULL);
 }
 
@@ -355,10 +356,10 @@ static gantry_result hear_reached(struct reducer_mesh *m, uint32_t rank, uint64_
 
 	TRY_NOW(NET(irecv, m->ends[rank].in, 1, &data, &room, &tag, NULL, &request));
 	if (!request)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection takes no receive");
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "a new connection does not accept a receive");
 	TRY_NOW(finish(m, rank, request, deadline, &size));
 	if (reducer_decode(m->heard, (size_t)size, &msg) != GANTRY_OK || msg.kind != REDUCER_REACHED)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "reducers: rank %u does not say which it reaches", rank);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "reducers: rank %u did not report which reducers it reaches", rank);
 	*ret = msg.reached;
 	return GANTRY_OK;
 }

@@ -381,7 +381,8 @@ static enum inet_event heard_hello(struct meeting *m)
 
 	h->protocol = &rx_protocol;
 	if (strcmp(h->name, rx_protocol.name) != 0)
-		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here, nobody speaks %s", h->name);
+		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here; it does not speak %s",
+					     h->name);
 	if (h->peer_version == RX_VERSION && !take_offer(m)) /* of other versions nothing is known */
 		return INET_AGAIN;
 	if (h->peer_version == RX_VERSION && !is_for_us(m))
@@ -407,7 +408,7 @@ static void shake_peer(struct meeting *m)
 		inet_handshake_move(h, m->fd); /* it is told why, as far as its socket takes it */
 		if (h->broken)
 			again(m, h->broken_errno ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
-			      h->broken_errno ? h->text : "it closed the connection before it said anything");
+			      h->broken_errno ? h->text : "it closed the connection before it sent anything");
 		else
 			misshaken(m, h->error, h->error == GANTRY_ERR_PROTOCOL ? not_rx : h->text);
 	}
@@ -418,7 +419,7 @@ static void shake_peer(struct meeting *m)
 /* What the peer has said is whole. A record that was meddled with ends the meeting, by the name of what was done. */
 static void heard_ready(struct meeting *m)
 {
-	char why[GANTRY_SEAL_WHY] = "a record is not authentic: it was changed on the way";
+	char why[GANTRY_SEAL_WHY] = "a record is not authentic: it was modified in transit";
 	struct gantry_seal *s = m->dial.shake.seals.rx;
 	uint8_t byte;
 
@@ -431,7 +432,7 @@ static void heard_ready(struct meeting *m)
 /* Its connection broke (errno), or ended (0) before the peer was ready. False: that is the end. */
 static bool survives_break(struct meeting *m, int e)
 {
-	const char *why = e ? strerror(e) : "closed without a goodbye";
+	const char *why = e ? strerror(e) : "closed without a goodbye message";
 
 	if (inet_resume_says() == INET_RESUME_NO)
 		return false;
@@ -457,7 +458,8 @@ static void hear_ready(struct meeting *m)
 		return;
 	if (n <= 0) {
 		again(m, GANTRY_ERR_PEER_LOST, "meeting",
-		      m->said_n ? "the peer went away in the middle of a record" : "the peer went away");
+		      m->said_n ? "the peer closed the connection in the middle of a record"
+				: "the peer closed the connection");
 		return;
 	}
 	m->said_n += (size_t)n;
@@ -630,12 +632,12 @@ static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m) REQUIR
 static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why) REQUIRES(rx_mu)
 {
 	m->stranger = 1;
-	snprintf(m->text, sizeof(m->text), "%s %s, and another one has come in its place", m->peer, why);
+	snprintf(m->text, sizeof(m->text), "%s %s, and a newer connection replaced it", m->peer, why);
 	turn_away(l, m);
 	drop_meeting(l, m);
 }
 
-/* The oldest one that has not said who it is, then the oldest that has not proved it: if it has had its time. */
+/* The oldest one that has not identified itself, then the oldest that has not proved it: if it has had its time. */
 static struct meeting *unproved(struct gantry_rx_listener *l)
 {
 	uint64_t now = gantry_now_ns();
@@ -691,7 +693,7 @@ static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 		return 0;
 	}
 	if (oldest)
-		recycle(l, oldest, "has not said who it is");
+		recycle(l, oldest, "has not identified itself");
 	if (create_meeting(l->rx, fd, &peer, gantry_now_ns() + gantry_params()->connect_timeout, &m) != GANTRY_OK) {
 		close(fd);
 		return 0;
@@ -714,7 +716,7 @@ static void give_places(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 			oldest = unconnected(l);
 			if (!oldest)
 				return;
-			recycle(l, oldest, "has said hello and nothing else");
+			recycle(l, oldest, "has sent its hello and nothing else");
 		}
 		give_place(m);
 		l->nplaced += has_place(m);

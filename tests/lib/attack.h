@@ -22,7 +22,7 @@ enum attack {
 
 /* What the error says of it, on the side that finds it. */
 static const char *const attack_texts[ATTACKS] = {
-	[ATTACK_FLIP] = "a record is not authentic: it was changed",
+	[ATTACK_FLIP] = "a record is not authentic: it was modified",
 	[ATTACK_REPLAY] = ": replayed",
 	[ATTACK_LEAVE_OUT] = "records were dropped or reordered",
 	[ATTACK_REORDER] = "records were dropped or reordered",

@@ -45,7 +45,7 @@ echo "ok: GANTRY_REDUCERS alone"
 GANTRY_CONNECT_TIMEOUT=2s GANTRY_REDUCERS=$GANTRY_REDUCERS,127.0.0.1:18609 right collnet -b 1k -e 100k -f 100
 like err 'WARN net: rank [0-2]: 2 of 3 reducers are used: reducer 2 '
 GANTRY_REDUCERS=127.0.0.1:18600,127.1:18600 right collnet -b 1k -e 1k
-like err 'does without reducer [01] of 2 .*: GANTRY_REDUCERS must be the same on all ranks and name each reducer once'
+like err 'goes on without reducer [01] of 2 .*: GANTRY_REDUCERS must be the same on all ranks and name each reducer once'
 GANTRY_CONNECT_TIMEOUT=2s GANTRY_REDUCERS=127.0.0.1:18609 right '[abd-z][a-z0-9]*' -b 1k -e 1k
 like err 'rank 0 gantry WARN comm: collnet is unavailable, using other algorithms: rank [0-2]: none of the 1 reducers of GANTRY_REDUCERS serves all ranks: .*: Connection refused \(nothing is listening there yet\)$'
 

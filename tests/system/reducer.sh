@@ -121,7 +121,7 @@ run()
 	GANTRY_CONNECT_TIMEOUT=$GANTRY_TIMEOUT job D 2 100000 0
 	works D 2 || return 1
 	said D 2 'opened: 1 of 2 reducers' || { cat "$tmp"/D.*.err; return 1; }
-	grep -q 'does without reducer 1 of 2 (127.0.0.1:18602): .*Connection refused' "$tmp/D.0.err" || die "D: no reason"
+	grep -q 'goes on without reducer 1 of 2 (127.0.0.1:18602): .*Connection refused' "$tmp/D.0.err" || die "D: no reason"
 	t=$(now_ms)
 	kill -KILL "${pid_of[reducer1]}"
 	failed_in_time D 2 "$t" none "$gone" 'reducer 0 of 2 \(127.0.0.1:' || return 1
@@ -164,7 +164,7 @@ for settings in GANTRY_SECRET=alpha "GANTRY_SECRET=alpha GANTRY_ENCRYPT=require"
 	await said A 3 'done: 5 operations' || die "no job with $settings"
 	GANTRY_SECRET=beta job B 2 1000 1
 	await said B 2 'failed: ERR_UNREACHABLE' || die "another secret is served"
-	grep -q 'does without reducer 0 of 1 (127.0.0.1:18604): .*GANTRY_SECRET' "$tmp/B.0.err" || die "B: no reason"
+	grep -q 'goes on without reducer 0 of 1 (127.0.0.1:18604): .*GANTRY_SECRET' "$tmp/B.0.err" || die "B: no reason"
 done
 echo "ok: secrets"
 

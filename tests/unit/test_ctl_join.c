@@ -120,7 +120,7 @@ static int finds_nobody(const struct gantry_unique_id *id)
 	int tried = strstr(s->text, "Connection refused") != NULL;
 
 	CHECK_EQ(s->joined, GANTRY_ERR_UNREACHABLE);
-	CHECK_HAS(s->text, "rank 4: no connection to the hub at 127.0.0.1:");
+	CHECK_HAS(s->text, "rank 4: no connection to the bootstrap root at 127.0.0.1:");
 	free(s);
 	return tried;
 }
@@ -227,7 +227,7 @@ TEST(test_keys)
 	set_params("GANTRY_SECRET", "beta");
 	refused(&id, 1, 2, GANTRY_ERR_AUTH, "GANTRY_SECRET differs");
 	set_params("GANTRY_SECRET", NULL);
-	refused(&id, 1, 2, GANTRY_ERR_AUTH, "only on the hub's side");
+	refused(&id, 1, 2, GANTRY_ERR_AUTH, "only on the bootstrap root's side");
 	set_params("GANTRY_SECRET", "alpha");
 	s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
 	CHECK_OK(s[0].joined);

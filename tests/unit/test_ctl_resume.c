@@ -364,10 +364,10 @@ TEST(refusals)
 		const char *text;
 	} rows[] = {
 		{0, NULL},
-		{GANTRY_ERR_PEER_LOST, "a socket of an old epoch of the connection"},
+		{GANTRY_ERR_PEER_LOST, "a socket from an earlier epoch of the connection"},
 		{GANTRY_ERR_PEER_LOST, "another process has this rank"},
-		{GANTRY_ERR_PROTOCOL, "it counts other frames than were sent"},
-		{GANTRY_ERR_PEER_LOST, "this rank was counted as lost, and the others know"},
+		{GANTRY_ERR_PROTOCOL, "its frame count does not match what was sent"},
+		{GANTRY_ERR_PEER_LOST, "this rank was reported lost, and the other ranks know"},
 	};
 	enum { N = TEST_COUNT(rows) };
 	struct gantry_unique_id id;
@@ -532,7 +532,7 @@ static void dies(int has_hub, int unread)
 	       (int)(now_ms() - began));
 	CHECK_EQ(s.lost_rank[0], 1);
 	CHECK_EQ(s.lost_why[0], GANTRY_ERR_PEER_LOST);
-	CHECK_HAS(s.lost_text, "nothing listens there any more: its process ended");
+	CHECK_HAS(s.lost_text, "nothing is listening there any more: its process ended");
 	gantry_ctl_leave(s.ctl);
 	until_quiet();
 }

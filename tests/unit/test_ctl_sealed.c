@@ -179,7 +179,7 @@ static void run_unwilling(const char *hubs, const char *ranks, const char *text)
 TEST(unwilling)
 {
 	logs_drop();
-	run_unwilling("require", "off", "GANTRY_ENCRYPT=require on the hub");
+	run_unwilling("require", "off", "GANTRY_ENCRYPT=require on the bootstrap root");
 	run_unwilling("off", "require", "GANTRY_ENCRYPT=require on the rank");
 }
 

@@ -266,7 +266,7 @@ static void test_refusals(void)
 	int verdict, fd = hello_answered(9, decoded.comm_id, &verdict, text);
 
 	CHECK_EQ(verdict, VERSION);
-	CHECK_HAS(text, "version differs: 7 (hub's side) and 9 (rank's side); gantry ");
+	CHECK_HAS(text, "version differs: 7 (bootstrap root's side) and 9 (rank's side); gantry ");
 	close(fd);
 	fd = hello_answered(CTL_VERSION, decoded.comm_id + 1, &verdict, text);
 	CHECK_EQ(verdict, NOBODY);

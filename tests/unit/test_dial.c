@@ -258,7 +258,7 @@ TEST(hand_shakes_that_fail)
 		const char *text;
 	} cases[] = {
 		{REFUSE, INET_DIAL_REFUSED, "not today"},
-		{HALF, INET_DIAL_REFUSED, "its answer is not whole"},
+		{HALF, INET_DIAL_REFUSED, "its answer is incomplete"},
 		{CLOSE, INET_DIAL_BROKE, "closed without a goodbye"},
 	};
 	int port, fd = lo_listen(0, &port);

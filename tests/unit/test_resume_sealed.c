@@ -43,7 +43,7 @@ static void run_downgraded(void)
 	tcp_network.key.encrypt = INET_ENCRYPT_OFF;
 	inet_loop_unlock();
 	CHECK_ERROR(stream(w, 2000, 8, CUT_ONE), GANTRY_ERR_PEER_LOST,
-		    "of the session and its new socket only one is encrypted");
+		    "the session is encrypted and its new socket is not, or the reverse");
 	close_way(w);
 	CHECK_OK(ops->finalize(net, ctx));
 }

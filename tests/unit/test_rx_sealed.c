@@ -95,14 +95,14 @@ static const struct {
 	size_t size; /* so much of it is said, and then nothing more */
 	const char *text;
 } attacks[] = {
-	{"a bit", flip, READY, "a record is not authentic: it was changed"},
-	{"a bit of the tag", flip_tag, READY, "a record is not authentic: it was changed"},
-	{"a bit of the length", lengthen, READY, "a record is not authentic: it was changed"},
+	{"a bit", flip, READY, "a record is not authentic: it was modified"},
+	{"a bit of the tag", flip_tag, READY, "a record is not authentic: it was modified"},
+	{"a bit of the length", lengthen, READY, "a record is not authentic: it was modified"},
 	{"left out", leave_out, READY, "received record 1, expected 0: records were dropped or reordered"},
 	{"reflected", reflect, READY, "record 0 is one of our own, reflected back"},
 	{"plaintext", speak_plainly, READY, "record 0 is not encrypted"},
-	{"truncated", leave_as_it_is, READY - 5, "the peer went away in the middle of a record"},
-	{"nothing", leave_as_it_is, 0, "the peer went away"},
+	{"truncated", leave_as_it_is, READY - 5, "the peer closed the connection in the middle of a record"},
+	{"nothing", leave_as_it_is, 0, "the peer closed the connection"},
 };
 
 TEST(attacks_on_the_rendezvous)

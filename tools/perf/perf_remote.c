@@ -242,24 +242,25 @@ static void say_listening(void *ctx)
 	fprintf(stderr, "\n");
 }
 
-/* What the control plane says of encryption that only one side has: "GANTRY_ENCRYPT=require on the hub's side, ...". */
+/* What the control plane says of encryption that only one side has: "GANTRY_ENCRYPT=require on the bootstrap root's side, ...". */
 static const char *find_encryption(const char *said)
 {
 	return strstr(said, "GANTRY_ENCRYPT=require on the ");
 }
 
-/* In the words of this tool, where the hub is the listener. */
+/* In the words of this tool, where the bootstrap root is the listener. */
 static const char *encryption_text(const char *said)
 {
-	return strstr(said, "GANTRY_ENCRYPT=require on the hub") ? "GANTRY_ENCRYPT=require on the listener, but the "
-								   "client does not encrypt: set the same on both "
-								   "sides"
-								 : "GANTRY_ENCRYPT=require on the client, but the "
-								   "listener does not encrypt: set the same on both "
-								   "sides";
+	return strstr(said, "GANTRY_ENCRYPT=require on the bootstrap root")
+		       ? "GANTRY_ENCRYPT=require on the listener, but the "
+			 "client does not encrypt: set the same on both "
+			 "sides"
+		       : "GANTRY_ENCRYPT=require on the client, but the "
+			 "listener does not encrypt: set the same on both "
+			 "sides";
 }
 
-/* The hub reports the ranks it waits for, which is clear here, and whether a connection came without the secret or
+/* The bootstrap root reports the ranks it waits for, which is clear here, and whether a connection came without the secret or
  * encryption. */
 static int say_refused(void *ctx, const char *awaits)
 {
@@ -276,7 +277,7 @@ static int say_refused(void *ctx, const char *awaits)
 	return 1;
 }
 
-/* Sentences for the user, of what the control plane says about its hub and ranks. */
+/* Sentences for the user, of what the control plane says about its root and ranks. */
 static void explain_listener(const struct listening *l, gantry_result r, char *text, size_t len)
 {
 	double limit = (double)patience(l->rm->opts) / 1e9;

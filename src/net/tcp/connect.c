@@ -292,7 +292,7 @@ static void attempt_welcomed(struct inet_dial *d) REQUIRES(loop_mu)
 	struct wire_welcome w;
 
 	if (wire_welcome_decode(d->shake.payload, d->shake.payload_size, &w) != GANTRY_OK) {
-		connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
+		connector_fail(c, GANTRY_ERR_PROTOCOL, "the process listening there does not speak this protocol");
 	} else if (w.verdict == WIRE_UNKNOWN_SESSION) {
 		connector_retry(c, ECONNRESET);
 	} else if (w.verdict == WIRE_USE_SESSION) {
@@ -411,15 +411,15 @@ static void timed_out(struct tcp_connector *c) REQUIRES(loop_mu)
 	double s = (double)gantry_params()->connect_timeout / 1e9;
 
 	if (c->state == TCP_WAIT_SESSION)
-		connector_fail(c, GANTRY_ERR_TIMEOUT, "the peer's own connection to us did not come up within %.3g s",
-			       s);
+		connector_fail(c, GANTRY_ERR_TIMEOUT,
+			       "the peer's own connection to this process did not come up within %.3g s", s);
 	else if (c->link && c->link->lanes_here)
 		connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
 			       c->link->lanes_here, c->link->nlanes, s,
 			       c->last_errno ? strerror(c->last_errno) : "none");
 	else if (waits_for_welcome(c))
 		connector_fail(c, GANTRY_ERR_TIMEOUT,
-			       "the peer took the connection but did not answer within %.3g s: it is stopped or "
+			       "the peer accepted the connection but did not answer within %.3g s: it is stopped or "
 			       "overloaded",
 			       s);
 	else
@@ -458,7 +458,7 @@ static void drop(struct tcp_connector *c) REQUIRES(loop_mu)
 /* Nobody has come for it in a long time. */
 static void abandon(struct tcp_connector *c) REQUIRES(loop_mu)
 {
-	LOG_WARN(NET, "nobody asked for the outcome of a connect any more: dropping it");
+	LOG_WARN(NET, "the outcome of a connect was never collected: dropping it");
 	drop(c);
 	tcp_network.users--;
 }

@@ -324,8 +324,9 @@ void tcp_link_check_ending(struct tcp_link *l)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->end.ending_lane,
 				     strerror(l->end.ending_errno));
 	else
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST,
-				     "the peer ended the connection without a goodbye: its process probably died");
+		tcp_link_fail_locked(
+			l, 0, GANTRY_ERR_PEER_LOST,
+			"the peer ended the connection without a goodbye message: its process probably died");
 	link_mu_unlock(&l->mu);
 }
 

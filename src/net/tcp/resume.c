@@ -166,7 +166,7 @@ static bool seals_fit(const struct tcp_link *l, const struct inet_seals *seals)
 {
 	return !seals->tx == !l->session.sealed;
 }
-#define UNLIKE_SEALS "of the session and its new socket only one is encrypted"
+#define UNLIKE_SEALS "the session is encrypted and its new socket is not, or the reverse"
 
 /* The peer has the socket. */
 static void dial_welcomed(struct inet_dial *dial) REQUIRES(loop_mu)
@@ -178,13 +178,13 @@ static void dial_welcomed(struct inet_dial *dial) REQUIRES(loop_mu)
 	struct wire_welcome w;
 
 	if (wire_welcome_decode(dial->shake.payload, dial->shake.payload_size, &w) != GANTRY_OK) {
-		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: what answers there does not speak our protocol",
-			      lane->index);
+		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL,
+			      "lane %d: the process listening there does not speak this protocol", lane->index);
 		drop_dial(lane);
 		return;
 	}
 	if (w.verdict == WIRE_USE_SESSION || (w.verdict == WIRE_UNKNOWN_SESSION && !lane->index)) {
-		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: the peer answers with verdict %u, which cannot be",
+		tcp_link_fail(l, 0, GANTRY_ERR_PROTOCOL, "lane %d: the peer answered with an unknown verdict (%u)",
 			      lane->index, w.verdict);
 		drop_dial(lane);
 		return;
@@ -261,17 +261,17 @@ static void dial_failed(struct inet_dial *dial) REQUIRES(loop_mu)
 		return;
 	LOG_DEBUG(NET, "%s: lane %d: dialling again: %s", l->session.peer, lane->index, dial->text);
 	if (final) {
-		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
-			      "the connection broke, and the peer takes no other socket: %s", dial->text);
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST, "the connection broke, and the peer refused a new socket: %s",
+			      dial->text);
 		drop_dial(lane);
 		return;
 	}
 	if (!lane->index && inet_dial_is_deserted(dial, UINT64_MAX)) {
-		tcp_link_fail(
-			l, 0, GANTRY_ERR_PEER_LOST,
-			"the connection broke, and nothing listens at %s any more: its process has ended, or given the "
-			"connection up",
-			gantry_addr_text(&lane->peer, text));
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST,
+			      "the connection broke, and nothing is listening at %s any more: its process has ended, "
+			      "or given the "
+			      "connection up",
+			      gantry_addr_text(&lane->peer, text));
 		drop_dial(lane);
 		return;
 	}
@@ -405,7 +405,7 @@ static struct tcp_lane *find_lane(struct inet_conn *c, const struct wire_hello *
 	bool fits;
 
 	if (!l) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session, or not any more");
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session, or no longer has it");
 		return NULL;
 	}
 	if (tcp_link_failed(l)) { /* which the peer cannot have heard if its control lane is gone */
@@ -417,7 +417,7 @@ static struct tcp_lane *find_lane(struct inet_conn *c, const struct wire_hello *
 	*ret_ready = !h->lane || (lane->resume.stopped && lane->resume.settled);
 	link_mu_unlock(&l->mu);
 	if (!fits) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "a socket of an old epoch of the session");
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "a socket from an earlier epoch of the session");
 		return NULL;
 	}
 	if (!seals_fit(l, &c->shake.seals)) {
@@ -534,9 +534,10 @@ static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
 		drop_dial(lane);
 		if (load_acquire(&lane->resume.broken) || lane->resume.stopped) {
 			if (lane->resume.error == EBADMSG && !lane->resume.settled)
-				tcp_link_fail(
-					l, 1, GANTRY_ERR_CORRUPT,
-					"lane %d: a frame came damaged, and the session ends before it came again", i);
+				tcp_link_fail(l, 1, GANTRY_ERR_CORRUPT,
+					      "lane %d: a frame arrived damaged, and the session ended before it was "
+					      "sent again",
+					      i);
 			store_release(&lane->rx.eof, 1);
 			tcp_link_ending(lane, lane->resume.error);
 		}
@@ -606,7 +607,7 @@ static void check_bulk(struct tcp_link *l, uint64_t now)
 	if (now - since > gantry_params()->timeout)
 		tcp_link_fail(
 			l, 1, GANTRY_ERR_PEER_SILENT,
-			"no bulk lane came back within %.3g s (GANTRY_TIMEOUT), while the peer is heard on lane 0",
+			"no bulk lane came back within %.3g s (GANTRY_TIMEOUT), while the peer still sends on lane 0",
 			(double)gantry_params()->timeout / 1e9);
 }
 

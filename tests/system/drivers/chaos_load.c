@@ -356,7 +356,7 @@ static void run_comm(struct pair_side *s)
 			check_message(me.in, size_of(round), round, !self);
 	}
 	r = gantry_comm_error(me.comm, &rank, text, sizeof(text));
-	report_error(r, text, rank == !self || names_peer(text) || strstr(text, "hub at "));
+	report_error(r, text, rank == !self || names_peer(text) || strstr(text, "bootstrap root at "));
 	gantry_comm_abort(me.comm);
 	node_close(&me);
 	settle(fds, threads, "after the error");

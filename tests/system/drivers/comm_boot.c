@@ -162,7 +162,7 @@ static void check_named(void)
 		CASE("rank %d: %s: %s", i, gantry_result_name(sh->result[i]), sh->text[i]);
 		CHECK(sh->result[i] != GANTRY_OK);
 		CHECK(strstr(sh->text[i], name) || strstr(sh->text[i], missing) ||
-		      (!victim && strstr(sh->text[i], "hub at")));
+		      (!victim && strstr(sh->text[i], "bootstrap root at")));
 		latest = sh->end_ms[i] > latest ? sh->end_ms[i] : latest;
 	}
 	printf("{\"ranks\": %d, \"victim\": %d, \"noticed_ms\": %lld, \"text\": \"%s\"}\n", ranks, victim,

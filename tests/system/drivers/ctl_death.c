@@ -176,7 +176,7 @@ static void run_stop(int victim)
 		for (int i = 0; i < N - 1; i++) {
 			printf("rank 0, woken up: %s: %s\n", gantry_result_name(r->why[i]), r->text[i]);
 			CHECK_EQ(r->why[i], GANTRY_ERR_PEER_LOST);
-			CHECK_HAS(r->text[i], "gave up the hub");
+			CHECK_HAS(r->text[i], "gave up on the bootstrap root");
 		}
 	} else { /* it learns that it was given up, and blames nobody else */
 		must_know(victim, victim, GANTRY_ERR_PEER_SILENT, since, PAIR_PATIENCE_MS);

@@ -165,7 +165,8 @@ struct gantry_net_ops {
 	/* Is isendv faster than a copy to one place and isend? That may end while messages are on their way. */
 	int (*isendv_pays)(struct gantry_net *net, void *comm);
 	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so messages
-	 * without a receive do not use the room that messages of other tags need. Of a send comm. */
+	 * without a receive do not use the room that messages of other tags need. Of a send comm; of a receive comm: the
+	 * peer has called it for this tag, so small messages of it come where large ones do. */
 	gantry_result (*hold)(struct gantry_net *net, void *comm, int tag);
 	/* The opposite: from now on messages of this tag may leave before their receive is posted though they are large,
 	 * up to half of the room for such messages; alone: if they are the only ones on their way. Of a send comm. */

@@ -230,6 +230,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
 	 * has received the number of messages. */
 	TRY_NOW(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
+	TRY_NOW(rx->net->ops->hold(rx->net, c->in.comm, RX_TAG_DATA));
 	c->vec = 1;
 	describe_path(c);
 	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);

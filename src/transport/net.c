@@ -249,8 +249,9 @@ static gantry_result proxy_connect(struct gantry_connector *c)
 	struct net_conn *nc = c->resources;
 	struct gantry_net *net = nc->link->context->net;
 
-	if (c->send && nc->link->tagged) {
+	if (nc->link->tagged)
 		TRY_NOW(net->ops->hold(net, nc->link->comm, NET_TAG_GATED + c->channel));
+	if (c->send && nc->link->tagged) {
 		TRY_NOW(net->ops->hasten(net, nc->link->comm, NET_TAG_EAGER + c->channel, 0));
 		if (!nc->link->shared)
 			TRY_NOW(net->ops->hasten(net, nc->link->comm, c->channel, 1));

@@ -225,7 +225,7 @@ struct tcp_tag {
 	bool bulk;	  /* the last message was a bulk one; the next is expected to be one too */
 	uint32_t lone;	  /* eager messages in a row that are as large as bulk ones */
 	uint32_t alone;	  /* sending: messages of that size in a row that were posted while no other was in flight */
-	enum tcp_haste haste; /* sending */
+	enum tcp_haste haste; /* receiving: NONE if the peer's is, else USUAL */
 	bool due; /* receiving: advertise receives to the sender, whatever has come since they were posted */
 };
 
@@ -605,7 +605,7 @@ struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag) REQUIRES(link_
 /* post.c: what a user does with it. All of one direction are called by one thread at a time. */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
 gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
-gantry_result tcp_link_hold(struct tcp_link *l, int tag);	       /* hold of net.h */
+gantry_result tcp_link_hold(struct tcp_link *l, bool send, int tag);   /* hold of net.h */
 gantry_result tcp_link_hasten(struct tcp_link *l, int tag, int alone); /* hasten of net.h */
 gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
 			     void **ret_request);

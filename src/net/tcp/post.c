@@ -250,12 +250,12 @@ gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, ui
 	return tcp_send_post(l, s, NULL, ret_request);
 }
 
-static gantry_result set_haste(struct tcp_link *l, int tag, enum tcp_haste haste)
+static gantry_result set_haste(struct tcp_link *l, bool send, int tag, enum tcp_haste haste)
 {
 	struct tcp_tag *t;
 
 	link_mu_lock(&l->mu);
-	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
+	t = tcp_tag_of(send ? &l->tx.tags : &l->rx.tags, (uint32_t)tag);
 	if (t)
 		t->haste = haste;
 	link_mu_unlock(&l->mu);
@@ -263,14 +263,14 @@ static gantry_result set_haste(struct tcp_link *l, int tag, enum tcp_haste haste
 		 : gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for tag %d", tag);
 }
 
-gantry_result tcp_link_hold(struct tcp_link *l, int tag)
+gantry_result tcp_link_hold(struct tcp_link *l, bool send, int tag)
 {
-	return set_haste(l, tag, TCP_HASTE_NONE);
+	return set_haste(l, send, tag, TCP_HASTE_NONE);
 }
 
 gantry_result tcp_link_hasten(struct tcp_link *l, int tag, int alone)
 {
-	return set_haste(l, tag, alone ? TCP_HASTE_ALONE : TCP_HASTE_MUCH);
+	return set_haste(l, true, tag, alone ? TCP_HASTE_ALONE : TCP_HASTE_MUCH);
 }
 
 /* ---- receives ---- */
@@ -299,7 +299,7 @@ static void put_recv(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 }
 
 /* Makes room for new tags before anything is posted, so that posting cannot fail half-way. NCCL's buffers are large
- * whatever it sends: what came last tells what to expect. */
+ * whatever it sends: what came last tells what to expect. Of a tag whose messages wait for their receives every one is bulk. */
 static bool has_tags(struct tcp_link *l, struct tcp_recv *recv, const size_t *sizes, const int *tags) REQUIRES(link_mu)
 {
 	recv->large = false;
@@ -308,7 +308,7 @@ static bool has_tags(struct tcp_link *l, struct tcp_recv *recv, const size_t *si
 
 		if (!t)
 			return false;
-		recv->large |= t->bulk && sizes[i] > l->session.eager_max;
+		recv->large |= t->haste == TCP_HASTE_NONE || (t->bulk && sizes[i] > l->session.eager_max);
 	}
 	return true;
 }

@@ -623,10 +623,11 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 static gantry_result tcp_hold(struct gantry_net *net, void *comm, int tag)
 {
 	struct tcp_comm *c = comm;
-	gantry_result r = check_comm(c, COMM_SEND, "hold");
+	bool receives = c->kind == COMM_RECV;
+	gantry_result r = check_comm(c, receives ? COMM_RECV : COMM_SEND, "hold");
 
 	(void)net;
-	return r == GANTRY_OK ? tcp_link_hold(c->link, tag) : r;
+	return r == GANTRY_OK ? tcp_link_hold(c->link, !receives, tag) : r;
 }
 
 static gantry_result tcp_hasten(struct gantry_net *net, void *comm, int tag, int alone)

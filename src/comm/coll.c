@@ -14,6 +14,7 @@
 #include "base/atomic.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 #include "device/k_prim.h"
 
@@ -31,8 +32,6 @@ void comm_coll_free(struct gantry_comm *comm)
 	gantry_list_each_entry_safe (op, &comm->coll.ops, struct comm_op, node)
 		free(op);
 	d->ops->free(d, comm->coll.word);
-	d->ops->event_destroy(d, comm->coll.join);
-	d->ops->event_destroy(d, comm->coll.behind);
 	free((void *)(uintptr_t)comm->coll.topo.host);
 	free(comm->coll.order);
 }
@@ -242,7 +241,7 @@ static uint32_t plan_ops(struct gantry_comm *comm, const struct comm_collective 
 		op->proto = c->proto;
 		op->ptr = cc->c.conn.flags & GANTRY_CONN_POINTS && (cc->c.send ? lent : c->ptr & GANTRY_COLL_PTR_OUT);
 		op->exact = 0;
-		op->id = comm->op_ids;
+		op->id = comm->launches->op_ids;
 	}
 	return n;
 }
@@ -387,7 +386,7 @@ gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_coll
 	TRY_NOW(prepare(comm, coll, &kernel));
 	TRY_NOW(comm_work_get(comm, channels * sizeof(struct gantry_coll) + 2 * count_entries(coll) * sizeof(uint64_t),
 			      stream, &w));
-	comm_note(comm, coll, ++comm->op_ids);
+	comm_note(comm, coll, ++comm->launches->op_ids);
 	plan_shares(comm, coll, w);
 	if (channels == 1 && comm_small_takes(comm, coll->plan, w))
 		return comm_small_launch(comm, coll->plan, w);

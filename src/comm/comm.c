@@ -15,6 +15,7 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "base/trace.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 #include "gantry/gantry.h"
 #include "inet/loop.h"
@@ -476,7 +477,7 @@ void comm_free(struct gantry_comm *comm)
 	if (comm->peers)
 		comm_peers_free(comm);
 	gantry_p2p_probe_free(&comm->probe.memory);
-	comm_works_free(comm);
+	comm_launches_free(comm);
 	if (comm->eventcounts)
 		d->ops->free(d, comm->eventcounts);
 	if (comm->conns_dev)
@@ -527,6 +528,7 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	if (!comm->transport || !comm->life.name)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	comm->coll.collnet = comm_collnet_take(comm->transport);
+	TRY(comm_launches_make(comm));
 	TRY(make_words(comm));
 	*ret_comm = comm;
 	comm = NULL;
@@ -567,7 +569,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 					  .leave = gantry_proxy_leave,
 					  .ctx = comm->group,
 					  .eventcount = gantry_proxy_eventcount(comm->proxy)};
-	TRY_NOW(comm_works_init(comm));
+	TRY_NOW(comm_launches_open(comm));
 	TRY_NOW(comm_coll_init(comm));
 	comm_watch_add(comm);
 	comm->life.made = 1;

@@ -6,7 +6,8 @@
  *   life.c          communicators made from others: split, shrink, grow; finalize, revoke; what goes on in the background
  *   probe.c         whether GPUs reach each other's memory, tried when it is made
  *   peer.c          connections: made lazily, all channels of a peer at once
- *   enqueue.c       gantry_send, gantry_recv; argument memory of launches, launching
+ *   enqueue.c       gantry_send, gantry_recv
+ *   launches.c      argument memory of launches, launching
  *   group.c         groups of calls, later.c those that would wait
  *   graph.c         launches on streams that are captured
  *   coll.c          collectives: calls, the plans that they follow, operations for the proxy
@@ -45,7 +46,6 @@
 
 enum {
 	COMM_CHANNELS_MAX = 32,
-	COMM_WORKS = 256, /* launches in flight per communicator */
 	COMM_ERROR_TEXT = 256,
 };
 
@@ -68,34 +68,6 @@ struct comm_peer {
 	struct comm_conn *conns[2];		  /* [send]: arrays of nchannels; NULL: not connected */
 	int ready[2];
 	int no_p2p; /* it was tried between the two, and does not work: probe.c */
-};
-
-/* What a kernel works on. */
-union comm_items {
-	void *at;
-	struct gantry_xfer *xfers;
-	struct gantry_coll *colls; /* and behind them their shifts */
-	struct gantry_put *puts;
-};
-
-/* Argument memory of one launch; free again when the last block has stored `expected` in finished. */
-struct comm_work {
-	union comm_items host, mapped;	  /* the same memory, as CPU and device address it */
-	union comm_items dev;		  /* the same on the host device; else in the device's own */
-	uint32_t *first_host, *first_dev; /* COMM_CHANNELS_MAX + 1 */
-	uint32_t capacity;
-	uint64_t *finished_host, *finished_dev;
-	uint64_t *arrived;	      /* the device's: gantry_launch_end */
-	uint64_t expected;	      /* launches with this memory since it was made */
-	int captured;		      /* for a graph: graph.c. No host address of finished, no times */
-	uint64_t *runs, *begun_dev;   /* captured: gantry_launch_end's */
-	struct gantry_stream *stream; /* of the launch that it was last got for, */
-	uint64_t number;	      /* its (stream_number), */
-	int ordered;		      /* which waits for the launch before it, on another stream, by an event */
-	/* Of the trace: NULL and 0 without one. */
-	struct gantry_xfer_time *times_host, *times_dev;
-	uint32_t ntimes;   /* of the last launch, not collected yet */
-	uint64_t launched; /* ticks */
 };
 
 struct comm_reg {
@@ -193,13 +165,8 @@ struct comm_coll {
 	int collnet;			    /* the transport of that name is asked for */
 	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
 	int told;			    /* the same: that it does not have one */
-	char no_network[400];	       /* comm_collnet.c: why there are no reducers though they were asked for; "" */
-	void *word;		       /* the barrier's, device memory */
-	bool in_turns;		       /* group.c: the group that is enqueued has other communicators, too */
-	struct gantry_dev_event *join; /* group.c: of groups with several streams; NULL: there was none yet */
-	/* enqueue.c: launches go to several streams. This is recorded behind each one, for the next one elsewhere. */
-	struct gantry_dev_event *behind;
-	bool recorded;
+	char no_network[400]; /* comm_collnet.c: why there are no reducers though they were asked for; "" */
+	void *word;	      /* the barrier's, device memory */
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };
 
@@ -228,21 +195,11 @@ struct gantry_comm {
 	struct gantry_conn *conns_dev;			    /* likewise; device memory */
 	struct gantry_eventcount *eventcounts;		    /* COMM_CHANNELS_MAX; NULL: the device does not sleep */
 	struct gantry_ipc_handle eventcounts_handle;
-	int all_notify; /* every connected peer wakes this rank's eventcounts */
-	/* Launching. */
-	struct comm_work works[COMM_WORKS], works_first; /* the last: whose memory holds all that have not grown */
-	uint64_t launches;
-	const struct gantry_stream *last_stream; /* only compared: the program may have destroyed it */
-	struct comm_work *last_work;		 /* launched there, and knows its number */
-	struct {				 /* kept until the end, kernels may look at them */
-		struct comm_work *works;
-		uint32_t n;
-	} outgrown;
-	uint32_t op_ids;
-	int traced;		 /* GANTRY_TRACE: kernels keep times */
-	struct gantry_list regs; /* the caller's thread */
-	struct {		 /* memory of peers: memory.c */
-		void **mapped;	 /* the service thread's */
+	int all_notify;			/* every connected peer wakes this rank's eventcounts */
+	struct comm_launches *launches; /* launches.c */
+	struct gantry_list regs;	/* the caller's thread */
+	struct {			/* memory of peers: memory.c */
+		void **mapped;		/* the service thread's */
 		size_t nmapped;
 		struct gantry_list retired GUARDED_BY(comm_mu); /* to be unmapped */
 		uint32_t nretired;				/* atomic: of them */
@@ -478,68 +435,14 @@ size_t comm_coll_needs(struct gantry_comm *comm, const struct comm_collective *c
 bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op);
 gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
 				struct gantry_stream *stream);
+struct comm_work;
 /* small.c: whether a call with this one share is done by the thread that runs the stream; then launches that. */
 int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w);
 gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan *plan, struct comm_work *w);
 
-gantry_result comm_works_init(struct gantry_comm *comm);
-void comm_works_free(struct gantry_comm *comm);
-/*
- * A launch: argument memory is got, filled with items, and launched, with the operations of the proxy that it needs. On a
- * stream that is captured, getting and launching are graph.c's; whoever fills it does not see a difference.
- *
- * The next argument memory with room for so many bytes of items; waits until it is free.
- */
-gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
-			    struct comm_work **ret_work);
-/* Launches a kernel whose arguments refer to that memory, after what the communicator has launched before. ntimes: of
- * its transfers. */
-struct comm_launch {
-	const struct gantry_kernel *kernel;
-	const void *args;
-	size_t args_size;
-	uint32_t blocks, ntimes;
-	struct gantry_proxy_op *ops;	      /* a chain, owned; NULL: none */
-	int drives;			      /* result of comm_drives */
-	struct gantry_eventcount *eventcount; /* what its one block sleeps on; NULL: the communicator's */
-	uint32_t lanes;			      /* of a block on a GPU; 0: the kernel's default */
-};
-gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch);
-/* The n transfers in it, sorted by block in first_host, on the communicator's connections or on others. */
-gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n,
-				    struct gantry_proxy_op *ops, int drives);
-/* For the kernel of the next launch with the work: what it must wait for (NULL: nothing), and how it reports its end. */
-struct comm_order {
-	const uint64_t *after;
-	uint64_t after_value;
-	struct gantry_launch_end end;
-};
-struct comm_order comm_work_order(const struct gantry_comm *comm, const struct comm_work *w);
-/* Whether the kernels of a launch that moves so many bytes do the proxy's work while they wait: its operations are
- * appended without waking the proxy then. */
-int comm_drives(const struct gantry_comm *comm, uint64_t bytes);
-/* Launches that have not ended. */
-int comm_works_busy(const struct gantry_comm *comm);
-int comm_work_busy(const struct comm_work *w);
-
 /* ---- graph.c ---- */
 
-/* The two halves of a launch on a stream that is captured. */
-gantry_result comm_graph_work(struct gantry_comm *comm, uint32_t capacity, struct gantry_stream *stream,
-			      uint64_t capture, struct comm_work **ret_work);
-gantry_result comm_graph_launch(struct gantry_comm *comm, struct comm_work *w, const struct gantry_launch *launch,
-				struct gantry_proxy_op *ops);
-/* While captured calls live, a plain launch waits for graphs before, has its operations appended by the stream, and graphs wait for
- * it after. */
-bool comm_graphs_any_live(const struct comm_graphs *graphs);
-static inline bool comm_graphs_live(const struct gantry_comm *comm)
-{
-	return comm->graphs && comm_graphs_any_live(comm->graphs);
-}
-gantry_result comm_graph_plain_wait(struct gantry_comm *comm, struct gantry_stream *stream);
-gantry_result comm_graph_plain_append(struct gantry_comm *comm, struct gantry_stream *stream,
-				      struct gantry_proxy_op *first, struct gantry_proxy_op *last);
-gantry_result comm_graph_plain_record(struct gantry_comm *comm, struct gantry_stream *stream);
+/* Captured launches that run. */
 int comm_graphs_busy(const struct gantry_comm *comm);
 /* Graphs that are left do nothing any more; then, when no kernel runs, their memory if none is left. */
 void comm_graphs_end(struct gantry_comm *comm);

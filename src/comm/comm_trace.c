@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/json.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 
 enum { UNPROXIED = 1u << 31, TRACKS = 3u << 30 };
@@ -119,12 +120,13 @@ static void put_events(const struct comm_work *w, const struct anchor *a)
 
 void comm_times_collect(struct gantry_comm *comm, int all)
 {
+	struct comm_launches *l = comm->launches;
 	struct anchor a = {0};
 
 	for (int i = 0; i < COMM_WORKS && gantry_traits(comm->device)->has_own_clock; i++)
-		take_anchor(&comm->works[i], &a);
+		take_anchor(&l->works[i], &a);
 	for (uint64_t i = 0; i < COMM_WORKS; i++) {
-		struct comm_work *w = &comm->works[(comm->launches + i) % COMM_WORKS];
+		struct comm_work *w = &l->works[(l->count + i) % COMM_WORKS];
 
 		if (!w->ntimes || (!all && comm_work_busy(w)))
 			continue;

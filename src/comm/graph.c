@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "comm/comm.h"
+#include "comm/launches.h"
 
 /* Launches whose memory is got at once, and the transfers that each has room for. */
 enum { SLAB = 64, SLAB_XFERS = 64 };

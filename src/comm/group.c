@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/launches.h"
 
 /* ---- enqueueing ---- */
 
@@ -68,13 +68,14 @@ static gantry_result find_streams(struct part *p)
  */
 static gantry_result join_streams(struct gantry_comm *comm, const struct part *p)
 {
+	struct comm_launches *l = comm->launches;
 	struct gantry_device *d = comm->device;
 
-	if (p->nstreams > 1 && !comm->coll.join)
-		TRY_NOW(d->ops->event_create(d, &comm->coll.join));
+	if (p->nstreams > 1 && !l->join)
+		TRY_NOW(d->ops->event_create(d, &l->join));
 	for (size_t i = 1; i < p->nstreams; i++) {
-		TRY_NOW(d->ops->event_record(d, comm->coll.join, p->streams[i]));
-		TRY_NOW(d->ops->stream_wait(d, p->streams[0], comm->coll.join));
+		TRY_NOW(d->ops->event_record(d, l->join, p->streams[i]));
+		TRY_NOW(d->ops->stream_wait(d, p->streams[0], l->join));
 	}
 	for (size_t i = 0; i < p->n; i++)
 		p->calls[i].stream = p->streams[0];
@@ -86,9 +87,9 @@ static gantry_result release_streams(struct gantry_comm *comm, const struct part
 	struct gantry_device *d = comm->device;
 
 	if (p->nstreams > 1)
-		TRY_NOW(d->ops->event_record(d, comm->coll.join, p->streams[0]));
+		TRY_NOW(d->ops->event_record(d, comm->launches->join, p->streams[0]));
 	for (size_t i = 1; i < p->nstreams; i++)
-		TRY_NOW(d->ops->stream_wait(d, p->streams[i], comm->coll.join));
+		TRY_NOW(d->ops->stream_wait(d, p->streams[i], comm->launches->join));
 	return GANTRY_OK;
 }
 
@@ -175,7 +176,7 @@ static gantry_result enqueue_parts(struct part *parts, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		TRY_NOW(find_streams(&parts[i]));
 		most = parts[i].n > TURN && n > 1 ? TURN : most;
-		parts[i].calls[0].comm->coll.in_turns = n > 1;
+		parts[i].calls[0].comm->launches->in_turns = n > 1;
 	}
 	while (left) {
 		for (size_t i = 0; i < n; i++) {

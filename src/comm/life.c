@@ -32,6 +32,7 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 #include "inet/loop.h"
 #include "inet/nic.h"

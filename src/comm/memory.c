@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "comm/comm.h"
+#include "comm/launches.h"
 
 #define CANNOT UINT64_MAX
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
+#include "comm/launches.h"
 #include "comm/onesided.h"
 
 enum {
@@ -138,7 +139,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_put *put, stru
 	op->proto = GANTRY_PROTO_SIMPLE;
 	op->ptr = x->ptr;
 	op->exact = 1;
-	op->id = ++comm->op_ids;
+	op->id = ++comm->launches->op_ids;
 	gantry_put_give(&cc->c, &request);
 	p->sent++;
 }
@@ -177,7 +178,7 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 			    !uses_net(comm, &calls[i].put))
 				continue;
 			plan_send(comm, &calls[i].put, &w->host.xfers[at], op);
-			if (comm->traced)
+			if (comm->launches->traced)
 				memset(&w->times_host[at], 0, sizeof(w->times_host[at]));
 			op = op->next;
 			bytes += calls[i].put.bytes;

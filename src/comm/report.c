@@ -27,6 +27,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 #include "transport/transport.h"
 

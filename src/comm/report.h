@@ -101,9 +101,9 @@ void comm_report_put(void *comm, FILE *f);
 uint32_t comm_trace_conn_id(const struct gantry_connector *c);
 /* A transfer goes to the kernels: an event. */
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
-/* With comm->traced only. The share of a channel in the collective that was noted last. */
+/* With launches->traced only. The share of a channel in the collective that was noted last. */
 void comm_times_coll(struct gantry_comm *comm, struct gantry_xfer_time *t, uint32_t channel);
-/* With comm->traced only. What becomes of a transfer that is planned. */
+/* With launches->traced only. What becomes of a transfer that is planned. */
 void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
 /* Puts the events of launches that have ended; all: also what others have begun. The caller's thread. */
 void comm_times_collect(struct gantry_comm *comm, int all);

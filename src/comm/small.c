@@ -24,6 +24,7 @@
 #include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 #include "device/k_coll.h"
 #include "transport/direct.h"
@@ -102,6 +103,8 @@ static bool fits(const struct comm_plan *p, const struct gantry_coll *share)
 
 int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w)
 {
+	const struct comm_launches *l = comm->launches;
+
 	if (!comm->device->sleeps || comm->bound || w->captured || load_acquire(&comm->graphs))
 		return 0;
 	if (!plan->small.known)
@@ -109,7 +112,7 @@ int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const str
 	if (!fits(plan, &w->host.colls[0]) || load_relaxed(&comm->coll.held) || gantry_proxy_group_pending(comm->group))
 		return 0;
 	/* Nothing of the communicator is under way but what this stream does before. */
-	return !comm->last_work || comm->last_stream == w->stream || !comm_work_busy(comm->last_work);
+	return !l->last_work || l->last_stream == w->stream || !comm_work_busy(l->last_work);
 }
 
 /* ---- doing it ---- */
@@ -328,7 +331,7 @@ static void begin_ends(struct small *s)
 		struct comm_conn *cc = end_of(s, i);
 
 		cc->messages = cc->taken = 0;
-		if (s->comm->traced)
+		if (s->a->time)
 			put_event(s, cc, 0);
 	}
 }
@@ -347,7 +350,7 @@ static uint32_t end_ends(struct small *s)
 		if (error)
 			return error;
 		ADD(cc->c.proxy->ops, cc->messages != 0);
-		if (s->comm->traced)
+		if (s->a->time)
 			put_event(s, cc, GANTRY_EV_OP_END);
 		cc->messages = cc->taken = 0; /* it may be in the table twice */
 	}
@@ -401,7 +404,7 @@ gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan
 					.time = w->times_host,
 					.finished = w->finished_host,
 					.value = w->expected + 1,
-					.op = comm->op_ids};
+					.op = comm->launches->op_ids};
 	const struct comm_launch launch = {
 		.kernel = &kernel, .args = &args, .args_size = sizeof(args), .blocks = 1, .ntimes = 1};
 	uint64_t *taken = &comm->coll.paths[COMM_PATH_CALLER];

@@ -2,6 +2,7 @@
 /* `gantry trace`: files written by hand, whose picture can be told beforehand, and those of a real communicator. */
 #include "base/file.h"
 #include "base/trace.h"
+#include "comm/launches.h"
 #include "comm/report.h"
 #include "common/cmd.h"
 #include "stall_world.h"

@@ -18,32 +18,50 @@
 #include "comm/report.h"
 #include "device/k_prim.h"
 
+gantry_result comm_coll_make(struct gantry_comm *comm)
+{
+	struct comm_coll *c = calloc(1, sizeof(*c));
+
+	ASSERT(!comm->coll);
+	if (!c)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the collectives of a communicator");
+	gantry_list_init(&c->plans);
+	gantry_list_init(&c->ops);
+	comm->coll = c;
+	return GANTRY_OK;
+}
+
 void comm_coll_free(struct gantry_comm *comm)
 {
+	struct comm_coll *c = comm->coll;
 	struct gantry_device *d = comm->device;
 
-	gantry_list_each_entry_safe (p, &comm->coll.plans, struct comm_plan, node) {
+	if (!c)
+		return;
+	gantry_list_each_entry_safe (p, &c->plans, struct comm_plan, node) {
 		for (int i = 0; i < COMM_CHANNELS_MAX; i++) {
 			coll_plan_free(p->channels[i].plan);
 			d->ops->free(d, p->channels[i].dev);
 		}
 		free(p);
 	}
-	gantry_list_each_entry_safe (op, &comm->coll.ops, struct comm_op, node)
+	gantry_list_each_entry_safe (op, &c->ops, struct comm_op, node)
 		free(op);
-	d->ops->free(d, comm->coll.word);
-	free((void *)(uintptr_t)comm->coll.topo.host);
-	free(comm->coll.order);
+	d->ops->free(d, c->word);
+	free((void *)(uintptr_t)c->topo.host);
+	free(c->order);
+	free(c);
+	comm->coll = NULL;
 }
 
 /* ---- plans ---- */
 
-static gantry_result find_plan(struct gantry_comm *comm, enum coll_algo_id algo, enum coll_kind kind, int root,
+static gantry_result find_plan(struct comm_coll *c, enum coll_algo_id algo, enum coll_kind kind, int root,
 			       struct comm_plan **ret_plan)
 {
 	struct comm_plan *p;
 
-	gantry_list_each_entry (it, &comm->coll.plans, struct comm_plan, node) {
+	gantry_list_each_entry (it, &c->plans, struct comm_plan, node) {
 		if (it->algo == algo && it->kind == kind && it->root == root) {
 			*ret_plan = it;
 			return GANTRY_OK;
@@ -55,23 +73,23 @@ static gantry_result find_plan(struct gantry_comm *comm, enum coll_algo_id algo,
 	p->algo = algo;
 	p->kind = kind;
 	p->root = root;
-	gantry_list_append(&comm->coll.plans, &p->node);
+	gantry_list_append(&c->plans, &p->node);
 	*ret_plan = p;
 	return GANTRY_OK;
 }
 
 /* Of as many channels as the call uses. */
-static gantry_result make_plans(struct gantry_comm *comm, struct comm_plan *p, uint32_t channels)
+static gantry_result make_plans(const struct comm_coll *c, struct comm_plan *p, uint32_t channels)
 {
 	int root = 0;
 
-	while (comm->coll.order[root] != p->root)
+	while (c->order[root] != p->root)
 		root++;
 	for (uint32_t i = 0; i < channels; i++) {
 		if (p->channels[i].plan)
 			continue;
-		TRY_NOW(coll_plan_make(&comm->coll.topo, p->algo, p->kind, root, (int)i, &p->channels[i].plan));
-		coll_plan_name_ranks(p->channels[i].plan, p->kind, comm->coll.order);
+		TRY_NOW(coll_plan_make(&c->topo, p->algo, p->kind, root, (int)i, &p->channels[i].plan));
+		coll_plan_name_ranks(p->channels[i].plan, p->kind, c->order);
 	}
 	return GANTRY_OK;
 }
@@ -207,7 +225,7 @@ static void plan_share(struct gantry_comm *comm, const struct comm_collective *c
 	c->scalar_at = coll->scalar_at;
 	if (coll->op == GANTRY_OP_AVG)
 		fill_average(comm->nranks, c);
-	c->id = comm->coll.calls;
+	c->id = comm->coll->calls;
 }
 
 /* One operation for each proxied connection that moves something. ops: a chain to be filled in, or NULL: only counts. */
@@ -293,7 +311,7 @@ static void count_turns(struct gantry_comm *comm, const struct comm_collective *
 
 static void count_paths(struct gantry_comm *comm, const struct comm_collective *coll, const struct gantry_coll *share)
 {
-	uint64_t *paths = comm->coll.paths, step = coll->choice.step_bytes;
+	uint64_t *paths = comm->coll->paths, step = coll->choice.step_bytes;
 	uint64_t bytes = (share->count < share->chunk ? share->count : share->chunk) * coll_type_bytes(coll->type);
 
 	store_relaxed(&paths[coll->choice.algo], paths[coll->choice.algo] + 1);
@@ -395,9 +413,9 @@ gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_coll
 
 /* ---- calls ---- */
 
-static const struct comm_op *find_op(const struct gantry_comm *comm, int number)
+static const struct comm_op *find_op(const struct comm_coll *c, int number)
 {
-	gantry_list_each_entry (op, &comm->coll.ops, struct comm_op, node) {
+	gantry_list_each_entry (op, &c->ops, struct comm_op, node) {
 		if (op->number == number)
 			return op;
 	}
@@ -406,7 +424,7 @@ static const struct comm_op *find_op(const struct gantry_comm *comm, int number)
 
 static gantry_result take_op(const struct gantry_comm *comm, struct comm_collective *coll, const char *what, int op)
 {
-	const struct comm_op *own = op >= GANTRY_OP_PREMUL ? find_op(comm, op) : NULL;
+	const struct comm_op *own = op >= GANTRY_OP_PREMUL ? find_op(comm->coll, op) : NULL;
 
 	if (op >= 0 && op < GANTRY_OP_PREMUL) {
 		coll->op = (uint8_t)op;
@@ -456,14 +474,15 @@ static gantry_result plan_call(struct gantry_comm *comm, struct comm_collective 
 {
 	enum coll_kind kind = (enum coll_kind)coll->kind;
 	struct coll_ask ask = {.kind = kind, .bytes = coll->count * coll_type_bytes(coll->type)};
+	struct comm_coll *c = comm->coll;
 
 	coll->bytes = ask.bytes;
 	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
 		ask.bytes *= (uint64_t)comm->nranks;
 	ask.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, coll->type, coll->op);
-	TRY_NOW(coll_choose(&comm->coll.model, &ask, &coll->choice));
-	TRY_NOW(find_plan(comm, coll->choice.algo, kind, coll->root, &coll->plan));
-	return make_plans(comm, coll->plan, coll->choice.channels);
+	TRY_NOW(coll_choose(&c->model, &ask, &coll->choice));
+	TRY_NOW(find_plan(c, coll->choice.algo, kind, coll->root, &coll->plan));
+	return make_plans(c, coll->plan, coll->choice.channels);
 }
 
 /* op: NOT_REDUCED for the kinds that do not reduce, which do not look at it. */
@@ -535,13 +554,15 @@ gantry_result gantry_reduce_scatter(const void *in, void *out, size_t count, enu
 
 gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *stream)
 {
+	struct comm_coll *c;
+
 	if (!comm)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_barrier: no communicator");
-	if (!comm->coll.word)
-		TRY_NOW(comm->device->ops->alloc(comm->device, 64, &comm->coll.word));
-	return collective(
-		call_of(COLL_ALL_REDUCE, comm->coll.word, comm->coll.word, 1, GANTRY_TYPE_UINT8, 0, comm, stream),
-		"gantry_barrier", GANTRY_OP_MAX);
+	c = comm->coll;
+	if (!c->word)
+		TRY_NOW(comm->device->ops->alloc(comm->device, 64, &c->word));
+	return collective(call_of(COLL_ALL_REDUCE, c->word, c->word, 1, GANTRY_TYPE_UINT8, 0, comm, stream),
+			  "gantry_barrier", GANTRY_OP_MAX);
 }
 
 /* ---- groups of sends and receives ---- */
@@ -649,14 +670,14 @@ gantry_result gantry_op_create_premul(struct gantry_comm *comm, enum gantry_type
 		op->at = scalar;
 	else
 		memcpy(&op->scalar, scalar, coll_type_bytes((unsigned)type));
-	gantry_list_append(&comm->coll.ops, &op->node);
+	gantry_list_append(&comm->coll->ops, &op->node);
 	*ret_op = op->number;
 	return GANTRY_OK;
 }
 
 gantry_result gantry_op_destroy(struct gantry_comm *comm, int op)
 {
-	struct comm_op *own = comm ? (struct comm_op *)(uintptr_t)find_op(comm, op) : NULL;
+	struct comm_op *own = comm ? (struct comm_op *)(uintptr_t)find_op(comm->coll, op) : NULL;
 
 	if (!own)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_op_destroy: there is no reduction %d in this communicator", op);

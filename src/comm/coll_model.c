@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "comm/comm.h"
+#include "comm/comm_coll.h"
 #include "transport/ends.h"
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -39,14 +39,15 @@ void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info 
 static gantry_result make_topo(struct gantry_comm *comm)
 {
 	gantry_result r = GANTRY_OK;
-	struct coll_topo *t = &comm->coll.topo;
+	struct comm_coll *c = comm->coll;
+	struct coll_topo *t = &c->topo;
 	size_t n = (size_t)comm->nranks;
 	struct coll_where *where = calloc(n, sizeof(*where));
 	int *host = calloc(n, sizeof(*host));
 
-	comm->coll.order = calloc(n, sizeof(*comm->coll.order));
+	c->order = calloc(n, sizeof(*c->order));
 	t->host = host;
-	if (!where || !host || !comm->coll.order)
+	if (!where || !host || !c->order)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the topology of %d ranks", comm->nranks);
 	for (int i = 0; i < comm->nranks; i++) {
 		const struct gantry_peer_info *info = &comm->infos[i];
@@ -62,7 +63,7 @@ static gantry_result make_topo(struct gantry_comm *comm)
 	coll_order(where, comm->nranks);
 	t->nranks = comm->nranks;
 	for (int i = 0; i < comm->nranks; i++) {
-		comm->coll.order[i] = where[i].rank;
+		c->order[i] = where[i].rank;
 		host[i] = where[i].host;
 		if (where[i].rank == comm->rank)
 			t->rank = i;
@@ -90,7 +91,8 @@ static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 /* Ranks per core of the fullest host. */
 static uint32_t find_crowd(const struct gantry_comm *comm)
 {
-	const struct coll_topo *t = &comm->coll.topo;
+	const struct comm_coll *c = comm->coll;
+	const struct coll_topo *t = &c->topo;
 	uint32_t crowd = COLL_CROWD;
 
 	for (int h = 0; h < t->nhosts; h++) {
@@ -99,7 +101,7 @@ static uint32_t find_crowd(const struct gantry_comm *comm)
 		for (int i = 0; i < comm->nranks; i++)
 			if (t->host[i] == h) {
 				ranks++;
-				cpus = (uint32_t)least(cpus, comm->infos[comm->coll.order[i]].cpus);
+				cpus = (uint32_t)least(cpus, comm->infos[c->order[i]].cpus);
 			}
 		if (ranks * COLL_CROWD / cpus > crowd)
 			crowd = ranks * COLL_CROWD / cpus;
@@ -109,6 +111,7 @@ static uint32_t find_crowd(const struct gantry_comm *comm)
 
 gantry_result comm_coll_init(struct gantry_comm *comm)
 {
+	struct comm_coll *c = comm->coll;
 	struct coll_limits limits = {0}, *l = &limits;
 	uint32_t step = UINT32_MAX, protos = UINT32_MAX;
 	int whole_lines = 1;
@@ -130,12 +133,12 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 		whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? GANTRY_ENDS_LL128_STEP : 0;
 	find_links(comm, l);
 	l->crowd = find_crowd(comm);
-	l->network = comm->coll.collnet;
+	l->network = c->collnet;
 	l->reducers = *gantry_params()->reducers != 0;
 	TRY_NOW(comm_collnet_init(comm));
 	comm->help.crowded = l->crowd > COLL_CROWD;
-	coll_model_init(&comm->coll.topo, l, &comm->coll.model);
-	comm->coll.model.no_network = *comm->coll.no_network ? comm->coll.no_network : NULL;
+	coll_model_init(&c->topo, l, &c->model);
+	c->model.no_network = *c->no_network ? c->no_network : NULL;
 	return GANTRY_OK;
 }
 
@@ -145,14 +148,15 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 enum { ORDER_SHOWN = 64 };
 static void explain_order(const struct gantry_comm *comm, FILE *f)
 {
+	const struct comm_coll *c = comm->coll;
 	const struct gantry_peer_info *last = NULL;
 
 	fprintf(f, "ranks by place:");
 	for (int i = 0; i < comm->nranks && i < ORDER_SHOWN; i++) {
-		int rank = comm->coll.order[i];
+		int rank = c->order[i];
 		const struct gantry_peer_info *info = &comm->infos[rank];
 
-		if (!last || comm->coll.topo.host[i] != comm->coll.topo.host[i - 1])
+		if (!last || c->topo.host[i] != c->topo.host[i - 1])
 			fprintf(f, "%s %.*s:", last ? ";" : "", (int)sizeof(info->host_name), info->host_name);
 		else if (info->numa != last->numa || strcmp(info->bus_id, last->bus_id) != 0)
 			fprintf(f, " |");
@@ -189,11 +193,11 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 		ask.kind = (enum coll_kind)kind;
 		if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
 			ask.bytes *= (uint64_t)comm->nranks;
-		return coll_explain(&comm->coll.model, &ask, f);
+		return coll_explain(&comm->coll->model, &ask, f);
 	}
 	if (strcmp(what, "barrier") == 0) {
 		ask.bytes = 1;
-		return coll_explain(&comm->coll.model, &ask, f);
+		return coll_explain(&comm->coll->model, &ask, f);
 	}
 	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
 		if (strcmp(what, groups[i]) == 0) {

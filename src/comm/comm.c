@@ -225,7 +225,7 @@ static gantry_result collect_settings(const struct gantry_comm *comm, int channe
 				 AGREE_MAX);
 		if (strcmp(p.env, "GANTRY_CHANNELS") == 0)
 			snprintf(p.value, sizeof(p.value), "%d", channels);
-		if (strcmp(p.env, "GANTRY_COLLNET") == 0 && comm->coll.collnet)
+		if (strcmp(p.env, "GANTRY_COLLNET") == 0 && comm->coll->collnet)
 			snprintf(p.value, sizeof(p.value), "on by GANTRY_TRANSPORT");
 		put_setting(s, n, strcmp(p.env, "GANTRY_TRANSPORT") == 0 ? comm->transport : p.value);
 		names[n++] = p.env;
@@ -505,8 +505,6 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	gantry_list_init(&comm->regs);
-	gantry_list_init(&comm->coll.plans);
-	gantry_list_init(&comm->coll.ops);
 	gantry_list_init(&comm->node);
 	comm->rank = config->rank;
 	comm->nranks = config->nranks;
@@ -527,8 +525,9 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	comm->life.name = strdup(config->name ? config->name : "");
 	if (!comm->transport || !comm->life.name)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	comm->coll.collnet = comm_collnet_take(comm->transport);
+	TRY(comm_coll_make(comm));
 	TRY(comm_launches_make(comm));
+	comm->coll->collnet = comm_collnet_take(comm->transport);
 	TRY(make_words(comm));
 	*ret_comm = comm;
 	comm = NULL;
@@ -554,7 +553,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error,
 						  .abort = &comm->life.stop,
 						  .ctx = comm,
-						  .held = &comm->coll.held,
+						  .held = &comm->coll->held,
 						  .any_thread = comm->device->kind == GANTRY_DEVICE_HOST};
 
 	ASSERT(!comm->ctl && comm->life.starting);

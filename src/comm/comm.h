@@ -120,56 +120,6 @@ struct comm_life {
 
 MUTEX_KIND(comm_mu);
 
-/* A reduction with a scalar, made by gantry_op_create_premul. */
-struct comm_op {
-	struct gantry_list node;
-	int number;
-	enum gantry_type type;
-	uint64_t scalar;
-	const void *at; /* on the device; NULL: `scalar` it is */
-};
-
-/* Paths that collectives take, counted: the algorithms come first (enum coll_algo_id). */
-enum comm_path {
-	COMM_PATH_SLICES = COLL_ALGOS, /* slices of more than one step */
-	COMM_PATH_CHUNKS,	       /* chunks of more than one slice */
-	COMM_PATH_CALLER,	       /* small.c */
-	COMM_PATHS_OF_COMM,
-	/* What the transport net of the process did: struct gantry_net_counts. */
-	COMM_PATH_POOL = COMM_PATHS_OF_COMM,
-	COMM_PATH_POOL_MIXED,
-	COMM_PATH_GROUPED,
-	COMM_PATH_RAILS,
-	COMM_PATHS
-};
-
-/* A collective, for reports and traces: note.c. */
-enum { COMM_NOTES = 256 };
-/* Kinds of collectives that have no plan of their own. */
-enum { COMM_ALL_TO_ALL = COLL_KINDS, COMM_GATHER, COMM_SCATTER, COMM_BARRIER, COMM_KINDS };
-struct comm_note {
-	uint64_t number, bytes, what;
-	uint32_t op; /* of the proxy's operations; 0: they have several */
-};
-
-/* What a communicator does for collectives; coll.c's. */
-struct comm_coll {
-	struct coll_topo topo; /* by place */
-	int *order;	       /* by place: the rank */
-	struct coll_model model;
-	struct gantry_list plans, ops;
-	uint64_t calls; /* collectives so far; the same on all ranks */
-	uint32_t held;	/* small.c's: a call uses the connections without the proxy; atomic, release */
-	struct comm_note notes[COMM_NOTES]; /* by number */
-	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
-	int collnet;			    /* the transport of that name is asked for */
-	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
-	int told;			    /* the same: that it does not have one */
-	char no_network[400]; /* comm_collnet.c: why there are no reducers though they were asked for; "" */
-	void *word;	      /* the barrier's, device memory */
-	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
-};
-
 struct gantry_comm {
 	struct gantry_list node; /* of all communicators of the process: watch.c */
 	int rank, nranks;	 /* -1 and 0 while a split has not found out; relaxed, until life.starting is over */
@@ -196,7 +146,7 @@ struct gantry_comm {
 	struct gantry_eventcount *eventcounts;		    /* COMM_CHANNELS_MAX; NULL: the device does not sleep */
 	struct gantry_ipc_handle eventcounts_handle;
 	int all_notify;			/* every connected peer wakes this rank's eventcounts */
-	struct comm_launches *launches; /* launches.c */
+	struct comm_launches *launches; /* launches.h */
 	struct gantry_list regs;	/* the caller's thread */
 	struct {			/* memory of peers: memory.c */
 		void **mapped;		/* the service thread's */
@@ -222,7 +172,7 @@ struct gantry_comm {
 		int rank;
 		char text[COMM_ERROR_TEXT];
 	} cause;
-	struct comm_coll coll;
+	struct comm_coll *coll;		/* comm_coll.h */
 	struct comm_onesided *onesided; /* window.c; NULL: no window was registered yet */
 	struct comm_graphs *graphs;	/* atomic; NULL: nothing was ever captured. graph.c */
 	struct {			/* watch.c */
@@ -307,36 +257,15 @@ int comm_cause_look(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 
-/* The plans of one kind of collective, algorithm and root. */
-struct comm_plan {
-	struct gantry_list node;
-	enum coll_algo_id algo;
-	enum coll_kind kind;
-	int root;
-	struct { /* channel 0, small.c */
-		bool known;
-		uint32_t messages; /* by one connection, at most */
-		uint64_t room;	   /* bytes that a connection may carry; 0: not this way */
-	} small;
-	struct {
-		struct coll_plan *plan; /* NULL: not made */
-		void *dev;		/* steps, then the table; NULL: its connections are not known to be made */
-	} channels[COMM_CHANNELS_MAX];
-};
-
-/* One end of a channel's connection: an entry of a plan's table. */
-static inline struct comm_conn *comm_coll_conn(const struct gantry_comm *comm, const struct coll_peer *p,
-					       uint32_t channel)
-{
-	return &comm->peers[p->rank].conns[p->send][channel];
-}
-
 struct comm_transfer {
 	char *buf;
 	uint64_t bytes;
 	int peer, send;
 	uint32_t number; /* gantry_xfer.coll */
 };
+
+/* Kinds of collectives that have no plan of their own. */
+enum { COMM_ALL_TO_ALL = COLL_KINDS, COMM_GATHER, COMM_SCATTER, COMM_BARRIER, COMM_KINDS };
 
 struct comm_collective {
 	unsigned kind; /* enum coll_kind; or COMM_ALL_TO_ALL, COMM_GATHER, COMM_SCATTER, which become transfers */
@@ -398,11 +327,6 @@ gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int
 gantry_result comm_end_finish(struct gantry_comm *comm, struct comm_conn *cc);
 void comm_peer_free(struct gantry_comm *comm, int peer);
 
-/* comm_collnet.c: connects reducers, if they are asked for, before the cost model is made. All ranks answer alike. */
-gantry_result comm_collnet_init(struct gantry_comm *comm);
-/* Takes collnet out of a list of transports, which is of ways from rank to rank: 1: it was there. */
-int comm_collnet_take(char *transports);
-
 /* Whether all connections that the calls need are made. */
 int comm_connected(const struct comm_call *calls, size_t n);
 /* The transfers among the calls of one communicator. */
@@ -423,23 +347,8 @@ gantry_result comm_group_fail(gantry_result r);
 /* Ends the group, with all that it is nested in, and enqueues nothing of it. Returns its error. */
 gantry_result comm_group_drop(void);
 
-/* What this rank can do, for its peer info; and with those of all ranks. */
-void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info);
-gantry_result comm_coll_init(struct gantry_comm *comm);
 /* All ranks are on one GPU and reach each other by loads and stores. From what all ranks know: all answer alike. */
 int comm_shares_gpu(const struct gantry_comm *comm);
-void comm_coll_free(struct gantry_comm *comm);
-/* comm_needs of a collective. */
-size_t comm_coll_needs(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_need *ret);
-/* comm_collnet.c: the network takes the type and operation, if there is one. */
-bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op);
-gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
-				struct gantry_stream *stream);
-struct comm_work;
-/* small.c: whether a call with this one share is done by the thread that runs the stream; then launches that. */
-int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w);
-gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan *plan, struct comm_work *w);
-
 /* ---- graph.c ---- */
 
 /* Captured launches that run. */

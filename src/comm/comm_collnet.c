@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "comm/comm.h"
+#include "comm/comm_coll.h"
 
 /* What a rank says of itself in either round. */
 struct card {
@@ -51,17 +51,18 @@ static int is_asked_for(const struct gantry_comm *comm)
 {
 	const struct gantry_params *p = gantry_params();
 
-	return comm->nranks > 1 && (comm->coll.collnet || p->collnet || *p->reducers || p->algo == PARAM_ALGO_COLLNET);
+	return comm->nranks > 1 && (comm->coll->collnet || p->collnet || *p->reducers || p->algo == PARAM_ALGO_COLLNET);
 }
 
 /* The rank of each host that sends to reducers: its first place. */
 static int *find_leaders(const struct gantry_comm *comm)
 {
-	const struct coll_topo *t = &comm->coll.topo;
+	const struct comm_coll *c = comm->coll;
+	const struct coll_topo *t = &c->topo;
 	int *leaders = calloc((size_t)t->nhosts, sizeof(*leaders));
 
 	for (int i = t->nranks - 1; leaders && i >= 0; i--)
-		leaders[t->host[i]] = comm->coll.order[i];
+		leaders[t->host[i]] = c->order[i];
 	return leaders;
 }
 
@@ -74,13 +75,15 @@ static void card_fail(struct card *card)
 /* The cards of all ranks; all keep the reason of the first that failed. */
 static gantry_result exchange_cards(struct gantry_comm *comm, const struct card *mine, struct card *all)
 {
+	struct comm_coll *c = comm->coll;
+
 	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
-	for (int i = 0; i < comm->nranks && !*comm->coll.no_network; i++) {
-		comm->coll.takes &= all[i].takes;
+	for (int i = 0; i < comm->nranks && !*c->no_network; i++) {
+		c->takes &= all[i].takes;
 		if (!all[i].failed)
 			continue;
 		all[i].why[sizeof(all[i].why) - 1] = 0;
-		snprintf(comm->coll.no_network, sizeof(comm->coll.no_network), "rank %d: %s", i, all[i].why);
+		snprintf(c->no_network, sizeof(c->no_network), "rank %d: %s", i, all[i].why);
 	}
 	return GANTRY_OK;
 }
@@ -111,7 +114,7 @@ static gantry_result open_here(struct gantry_comm *comm, const int *leaders, con
 			       uint64_t *ret_takes)
 {
 	gantry_result r = GANTRY_OK;
-	uint32_t n = (uint32_t)comm->coll.topo.nhosts;
+	uint32_t n = (uint32_t)comm->coll->topo.nhosts;
 	const void **handles = calloc(n, sizeof(*handles));
 	struct gantry_collnet_hosts hosts = {.n = n, .handles = handles, .ranks = leaders, .stop = &comm->life.stop};
 
@@ -136,14 +139,15 @@ out:
 /* Two rounds, or one if a rank cannot even listen. */
 static gantry_result connect_reducers(struct gantry_comm *comm, const int *leaders, struct card *all)
 {
-	int leads = leaders[comm->coll.topo.host[comm->coll.topo.rank]] == comm->rank;
+	struct comm_coll *c = comm->coll;
+	int leads = leaders[c->topo.host[c->topo.rank]] == comm->rank;
 	struct card mine = {.takes = UINT64_MAX};
 
-	comm->coll.takes = UINT64_MAX;
+	c->takes = UINT64_MAX;
 	if (leads && listen_here(comm, mine.handle) != GANTRY_OK)
 		card_fail(&mine);
 	TRY_NOW(exchange_cards(comm, &mine, all));
-	if (*comm->coll.no_network)
+	if (*c->no_network)
 		return GANTRY_OK;
 	if (leads && open_here(comm, leaders, all, &mine.takes) != GANTRY_OK)
 		card_fail(&mine);
@@ -157,7 +161,7 @@ bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op)
 		GANTRY_TYPES(TYPE_NAME)
 #undef TYPE_NAME
 	};
-	struct comm_coll *c = &comm->coll;
+	struct comm_coll *c = comm->coll;
 
 	if (!c->topo.network || c->takes & GANTRY_COLLNET_BIT(type, gantry_collnet_reduction_of(op)))
 		return true;
@@ -171,7 +175,8 @@ bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op)
 gantry_result comm_collnet_init(struct gantry_comm *comm)
 {
 	gantry_result r = GANTRY_OK;
-	struct coll_topo *t = &comm->coll.topo;
+	struct comm_coll *c = comm->coll;
+	struct coll_topo *t = &c->topo;
 	const char *why;
 	int *leaders = NULL;
 	struct card *all = NULL;
@@ -180,7 +185,7 @@ gantry_result comm_collnet_init(struct gantry_comm *comm)
 		return GANTRY_OK;
 	why = coll_network_refuses(t);
 	if (why) {
-		snprintf(comm->coll.no_network, sizeof(comm->coll.no_network), "%s", why);
+		snprintf(c->no_network, sizeof(c->no_network), "%s", why);
 	} else {
 		leaders = find_leaders(comm);
 		all = calloc((size_t)comm->nranks, sizeof(*all));
@@ -188,14 +193,14 @@ gantry_result comm_collnet_init(struct gantry_comm *comm)
 			FAIL(GANTRY_ERR_NOMEM, "no memory for reducers");
 		TRY(connect_reducers(comm, leaders, all));
 	}
-	t->network = !*comm->coll.no_network;
+	t->network = !*c->no_network;
 	if (t->network) {
 		LOG_INFO(COMM, "collnet: one rank of each of %d hosts sends to reducers", t->nhosts);
 		goto out;
 	}
 	comm_peer_free(comm, comm->rank);
 	if (comm->rank == 0)
-		LOG_WARN(COMM, "collnet is unavailable, using other algorithms: %s", comm->coll.no_network);
+		LOG_WARN(COMM, "collnet is unavailable, using other algorithms: %s", c->no_network);
 out:
 	free(leaders);
 	free(all);

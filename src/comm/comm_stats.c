@@ -65,7 +65,7 @@ static void put_comm(struct gantry_metrics *m, struct gantry_comm *comm)
 	labels = gantry_metrics_label_int(m, labels, "rank", comm->rank);
 	info = gantry_metrics_label_int(m, labels, "nranks", comm->nranks);
 	gantry_metrics_put(m, GANTRY_METRIC_COMM_INFO, info, 1);
-	gantry_metrics_put(m, GANTRY_METRIC_COMM_COLLECTIVES, labels, load_relaxed(&comm->coll.calls));
+	gantry_metrics_put(m, GANTRY_METRIC_COMM_COLLECTIVES, labels, load_relaxed(&comm->coll->calls));
 	COMM_EACH_END (comm, e) {
 		if (s.peer != e.peer || s.send != e.send) {
 			put_sum(m, labels, &s);

@@ -65,12 +65,13 @@ void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uin
 void comm_times_coll(struct gantry_comm *comm, struct gantry_xfer_time *t, uint32_t channel)
 {
 	static uint32_t last;
-	const struct comm_note *n = &comm->coll.notes[comm->coll.calls % COMM_NOTES];
+	struct comm_coll *c = comm->coll;
+	const struct comm_note *n = &c->notes[c->calls % COMM_NOTES];
 
 	ASSERT(channel < COMM_CHANNELS_MAX);
-	if (!comm->coll.track)
-		comm->coll.track = TRACKS | fetch_add_relaxed(&last, COMM_CHANNELS_MAX);
-	*t = (struct gantry_xfer_time){.conn = comm->coll.track + channel, .op = (uint32_t)n->number};
+	if (!c->track)
+		c->track = TRACKS | fetch_add_relaxed(&last, COMM_CHANNELS_MAX);
+	*t = (struct gantry_xfer_time){.conn = c->track + channel, .op = (uint32_t)n->number};
 	t->step = comm_note_what(n);
 	t->packed = GANTRY_EV_BYTES(n->bytes) | (n->what >> 32 & 15) << 56 | GANTRY_EV_MODE_NONE;
 }
@@ -140,10 +141,10 @@ static void put_tracks(const struct gantry_comm *comm, FILE *f)
 {
 	struct gantry_json j;
 
-	for (int ch = 0; comm->coll.track && ch < comm->nchannels; ch++) {
+	for (int ch = 0; comm->coll->track && ch < comm->nchannels; ch++) {
 		gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
 		gantry_json_str(&j, "kind", "track");
-		gantry_json_uint(&j, "track", comm->coll.track + (uint32_t)ch);
+		gantry_json_uint(&j, "track", comm->coll->track + (uint32_t)ch);
 		gantry_json_int(&j, "channel", ch);
 		gantry_json_end(&j);
 	}

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "comm/comm_coll.h"
 #include "comm/launches.h"
 
 /* ---- enqueueing ---- */

@@ -383,7 +383,7 @@ static gantry_result child_make(struct gantry_comm *parent, const struct gantry_
 	if (!ret_child)
 		return GANTRY_OK;
 	TRY_NOW(comm_make(&own, ret_child));
-	(*ret_child)->coll.collnet |= !config && parent->coll.collnet;
+	(*ret_child)->coll->collnet |= !config && parent->coll->collnet;
 	return GANTRY_OK;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "comm/comm_coll.h"
 #include "comm/launches.h"
 
 #define CANNOT UINT64_MAX
@@ -165,7 +166,7 @@ enum { LEND_CROWDED = 1 << 19 };
 static int may_lend(const struct gantry_comm *comm, const struct comm_collective *coll, const struct comm_conn *cc)
 {
 	return cc->c.conn.flags & GANTRY_CONN_LENDS &&
-	       (!comm->device->sleeps || comm->coll.model.limits.crowd <= COLL_CROWD || coll->bytes >= LEND_CROWDED);
+	       (!comm->device->sleeps || comm->coll->model.limits.crowd <= COLL_CROWD || coll->bytes >= LEND_CROWDED);
 }
 
 /*

@@ -45,17 +45,18 @@ static uint64_t pack_note(const struct comm_collective *coll, unsigned kind)
 
 uint32_t comm_note(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t op)
 {
-	uint64_t number = comm->coll.calls + 1;
-	struct comm_note *n = &comm->coll.notes[number % COMM_NOTES];
+	struct comm_coll *c = comm->coll;
+	uint64_t number = c->calls + 1;
+	struct comm_note *n = &c->notes[number % COMM_NOTES];
 	unsigned kind = coll->kind;
 
-	if (kind == COLL_ALL_REDUCE && coll->in == comm->coll.word)
+	if (kind == COLL_ALL_REDUCE && coll->in == c->word)
 		kind = COMM_BARRIER;
 	store_relaxed(&n->bytes, coll->count * coll_type_bytes(coll->type));
 	store_relaxed(&n->what, pack_note(coll, kind));
 	store_relaxed(&n->op, op);
 	store_release(&n->number, number);
-	store_relaxed(&comm->coll.calls, number);
+	store_relaxed(&c->calls, number);
 	return (uint32_t)number;
 }
 
@@ -103,7 +104,7 @@ static int read_note(const struct comm_note *n, struct comm_coll_view *ret)
 
 int comm_coll_find(const struct gantry_comm *comm, uint32_t number, struct comm_coll_view *ret)
 {
-	return number && read_note(&comm->coll.notes[number % COMM_NOTES], ret) && (uint32_t)ret->number == number;
+	return number && read_note(&comm->coll->notes[number % COMM_NOTES], ret) && (uint32_t)ret->number == number;
 }
 
 /* By what the proxy is at, which may be ahead of the kernel or behind it; else by what the kernel shows. */
@@ -112,7 +113,7 @@ int comm_coll_look(const struct gantry_comm *comm, const struct comm_end *e, str
 	if (!e->pending)
 		return 0;
 	for (int i = 0; e->proxied && e->proxy.busy && i < COMM_NOTES; i++)
-		if (read_note(&comm->coll.notes[i], ret) && ret->op_id && ret->op_id == e->proxy.op)
+		if (read_note(&comm->coll->notes[i], ret) && ret->op_id && ret->op_id == e->proxy.op)
 			goto found;
 	if (!comm_coll_find(comm, e->coll, ret))
 		return 0;

@@ -244,7 +244,7 @@ void comm_paths(const struct gantry_comm *comm, uint64_t ret[COMM_PATHS])
 	struct gantry_net_counts net;
 
 	for (int i = 0; i < COMM_PATHS_OF_COMM; i++)
-		ret[i] = READ(comm->coll.paths[i]);
+		ret[i] = READ(comm->coll->paths[i]);
 	gantry_transport_net_counts(&net);
 	ret[COMM_PATH_POOL] = net.pool_pieces;
 	ret[COMM_PATH_POOL_MIXED] = net.pool_mixed;
@@ -374,7 +374,7 @@ static void put_comm(struct gantry_comm *comm, FILE *f)
 	gantry_json_str(&j, "error_host", host_of(comm, rank));
 	gantry_json_str(&j, "text", text);
 	gantry_json_int(&j, "launches_running", comm_look_launches(comm));
-	gantry_json_uint(&j, "collectives", READ(comm->coll.calls));
+	gantry_json_uint(&j, "collectives", READ(comm->coll->calls));
 	gantry_json_uint(&j, "proxy_pending", comm->group ? gantry_proxy_group_pending(comm->group) : 0);
 	put_counts(comm, &j);
 	gantry_json_end(&j);

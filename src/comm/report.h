@@ -16,7 +16,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
-#include "comm/comm.h"
+#include "comm/comm_coll.h"
 #include "inet/stats.h"
 
 enum comm_waits {

@@ -109,7 +109,8 @@ int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const str
 		return 0;
 	if (!plan->small.known)
 		look_at_plan(comm, plan);
-	if (!fits(plan, &w->host.colls[0]) || load_relaxed(&comm->coll.held) || gantry_proxy_group_pending(comm->group))
+	if (!fits(plan, &w->host.colls[0]) || load_relaxed(&comm->coll->held) ||
+	    gantry_proxy_group_pending(comm->group))
 		return 0;
 	/* Nothing of the communicator is under way but what this stream does before. */
 	return !l->last_work || l->last_stream == w->stream || !comm_work_busy(l->last_work);
@@ -387,7 +388,7 @@ static void run_small(const void *args)
 		store_relaxed(&a->time->end, dev_clock());
 	if (error)
 		k_end_failed(comm->result_host, error);
-	store_seq(&comm->coll.held, 0);
+	store_seq(&comm->coll->held, 0);
 	/* After an abort the group may be gone. */
 	if (!error && gantry_proxy_group_pending(comm->group))
 		gantry_eventcount_notify(gantry_proxy_eventcount(comm->proxy));
@@ -407,13 +408,14 @@ gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan
 					.op = comm->launches->op_ids};
 	const struct comm_launch launch = {
 		.kernel = &kernel, .args = &args, .args_size = sizeof(args), .blocks = 1, .ntimes = 1};
-	uint64_t *taken = &comm->coll.paths[COMM_PATH_CALLER];
+	struct comm_coll *c = comm->coll;
+	uint64_t *taken = &c->paths[COMM_PATH_CALLER];
 	gantry_result r;
 
 	store_relaxed(taken, *taken + 1);
-	store_release(&comm->coll.held, 1);
+	store_release(&c->held, 1);
 	r = comm_work_launch(comm, w, &launch);
 	if (r != GANTRY_OK)
-		store_release(&comm->coll.held, 0);
+		store_release(&c->held, 0);
 	return r;
 }

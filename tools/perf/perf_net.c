@@ -181,7 +181,7 @@ struct far_slot {
 	uint64_t raw_port;
 };
 
-static gantry_result sync_far(struct perf_rank *rk)
+static gantry_result sync_far(struct perf_net_rank *rk)
 {
 	struct far_slot mine = {.sample = rk->me->sample, .wrong = rk->me->wrong, .raw_port = rk->me->raw_port}, other;
 
@@ -197,7 +197,7 @@ static gantry_result sync_far(struct perf_rank *rk)
 	return GANTRY_OK;
 }
 
-gantry_result perf_sync(struct perf_rank *rk)
+gantry_result perf_sync(struct perf_net_rank *rk)
 {
 	if (rk->remote)
 		return sync_far(rk);
@@ -205,7 +205,7 @@ gantry_result perf_sync(struct perf_rank *rk)
 	return GANTRY_OK;
 }
 
-static gantry_result make_buffers(struct perf_rank *rk)
+static gantry_result make_buffers(struct perf_net_rank *rk)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), largest = (size_t)largest_size(rk->opts);
 
@@ -224,7 +224,7 @@ static gantry_result make_buffers(struct perf_rank *rk)
 }
 
 /* The other machine, and what its user or this one wants to have measured. */
-static gantry_result meet(struct perf_rank *rk, struct perf_remote *rm)
+static gantry_result meet(struct perf_net_rank *rk, struct perf_remote *rm)
 {
 	const struct perf_opts *own = rk->opts;
 	struct perf_shared *sh = rk->shared;
@@ -300,7 +300,7 @@ static uint64_t longer(const struct perf_sample *a, const struct perf_sample *b)
 }
 
 /* Runs it on both ranks and leaves what each measured in shared memory; *ret_ns is the time from first to last. */
-static gantry_result timed(struct perf_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
+static gantry_result timed(struct perf_net_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
 			   uint64_t iters, uint64_t *ret_ns)
 {
 	struct call_counts before = {.all = 0}, after = {.all = 0};
@@ -327,7 +327,7 @@ static gantry_result timed(struct perf_rank *rk, const struct perf_mover *mv, en
 }
 
 /* Both ranks come to the same count, because they see the same times. */
-static gantry_result calibrate(struct perf_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
+static gantry_result calibrate(struct perf_net_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
 			       uint64_t *ret_iters)
 {
 	const struct perf_opts *o = rk->opts;
@@ -347,7 +347,7 @@ static gantry_result calibrate(struct perf_rank *rk, const struct perf_mover *mv
 	return GANTRY_OK;
 }
 
-static void keep_stream(const struct perf_rank *rk, struct series *se, int k, uint64_t iters, uint64_t ns)
+static void keep_stream(const struct perf_net_rank *rk, struct series *se, int k, uint64_t iters, uint64_t ns)
 {
 	const struct perf_sample *tx = &rk->shared->rank[0].sample, *rx = &rk->shared->rank[1].sample;
 	int channels = rk->opts->work.channels;
@@ -362,7 +362,7 @@ static void keep_stream(const struct perf_rank *rk, struct series *se, int k, ui
 	se->all[k] = counted ? (double)(tx->all + rx->all) / n : NAN;
 }
 
-static gantry_result repeat(struct perf_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
+static gantry_result repeat(struct perf_net_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
 			    struct series *se, int k)
 {
 	const struct perf_opts *o = rk->opts;
@@ -407,7 +407,7 @@ static void make_row(const struct perf_opts *o, struct series *se, size_t size, 
 	row->cpu_ratio = row->cpu / row->raw_cpu;
 }
 
-static gantry_result measure(struct perf_rank *rk, size_t size, struct perf_row *ret_row)
+static gantry_result measure(struct perf_net_rank *rk, size_t size, struct perf_row *ret_row)
 {
 	static struct series se[MOVERS_MAX];
 	const struct perf_opts *o = rk->opts;
@@ -441,7 +441,7 @@ static gantry_result measure(struct perf_rank *rk, size_t size, struct perf_row 
 /* ---- a rank's life ---- */
 
 /* Rank 0's row, for both to print. */
-static gantry_result keep_row(struct perf_rank *rk, size_t i, const struct perf_row *row)
+static gantry_result keep_row(struct perf_net_rank *rk, size_t i, const struct perf_row *row)
 {
 	struct perf_row *rows = rk->shared->rows;
 
@@ -455,7 +455,7 @@ static gantry_result keep_row(struct perf_rank *rk, size_t i, const struct perf_
 	return GANTRY_OK;
 }
 
-static gantry_result rank_work(struct perf_rank *rk)
+static gantry_result rank_work(struct perf_net_rank *rk)
 {
 	struct perf_row row;
 
@@ -495,12 +495,12 @@ static void keep_calls(struct perf_slot *slot, const struct call_counts *before)
 static int run_rank(void *ctx, int rank, int n)
 {
 	struct perf_shared *shared = ctx;
-	struct perf_rank rk = {.rank = rank,
-			       .opts = &shared->opts,
-			       .shared = shared,
-			       .state = &shared->pair.state[rank],
-			       .me = &shared->rank[rank],
-			       .other = &shared->rank[!rank]};
+	struct perf_net_rank rk = {.rank = rank,
+				   .opts = &shared->opts,
+				   .shared = shared,
+				   .state = &shared->pair.state[rank],
+				   .me = &shared->rank[rank],
+				   .other = &shared->rank[!rank]};
 	struct perf_remote remote = {.ctl = NULL};
 	struct call_counts before;
 	gantry_result r = GANTRY_OK;

@@ -96,7 +96,7 @@ struct perf_shared {
 struct perf_peer;
 
 /* One rank's process. */
-struct perf_rank {
+struct perf_net_rank {
 	int rank;
 	const struct perf_opts *opts; /* borrowed */
 	struct perf_shared *shared;   /* borrowed */
@@ -116,17 +116,17 @@ struct perf_rank {
 /* Keeps offset and guard of the verified phase within the buffer. */
 enum { PERF_BUF_PAD = 256 };
 
-static inline unsigned char *perf_buf(const struct perf_rank *rk, uint64_t i)
+static inline unsigned char *perf_buf(const struct perf_net_rank *rk, uint64_t i)
 {
 	return rk->memory + rk->stride * (size_t)(i % (uint64_t)rk->nbufs);
 }
-static inline uint64_t perf_seq(const struct perf_rank *rk, uint64_t i)
+static inline uint64_t perf_seq(const struct perf_net_rank *rk, uint64_t i)
 {
 	return (rk->round << 32) + i;
 }
 /* Waits until the other rank is here too, and then sees what it has in its slot. The parent ends this process if that
  * never happens; fails only if the other one is on another host and is lost. */
-gantry_result perf_sync(struct perf_rank *rk);
+gantry_result perf_sync(struct perf_net_rank *rk);
 
 /* 0 if that is what a client may say; then it is in *o. */
 int perf_net_take(const struct perf_net_work *told, struct perf_opts *o);
@@ -134,16 +134,16 @@ int perf_net_take(const struct perf_net_work *told, struct perf_opts *o);
 /* A way to move messages. All functions are called by both ranks at the same time. */
 struct perf_mover {
 	const char *name;
-	gantry_result (*stream)(struct perf_rank *rk, size_t size, uint64_t iters);
-	gantry_result (*pingpong)(struct perf_rank *rk, size_t size, uint64_t iters); /* may be NULL */
+	gantry_result (*stream)(struct perf_net_rank *rk, size_t size, uint64_t iters);
+	gantry_result (*pingpong)(struct perf_net_rank *rk, size_t size, uint64_t iters); /* may be NULL */
 };
 extern const struct perf_mover perf_mover_peer, perf_mover_channels, perf_mover_raw_spin, perf_mover_raw_block;
 
-gantry_result perf_peer_open(struct perf_rank *rk);
-void perf_peer_close(struct perf_rank *rk); /* accepts what open left half-built */
+gantry_result perf_peer_open(struct perf_net_rank *rk);
+void perf_peer_close(struct perf_net_rank *rk); /* accepts what open left half-built */
 /* Full windows of messages, every byte compared, odd addresses and receives larger than their sends included. */
-gantry_result perf_peer_verify(struct perf_rank *rk, size_t size);
+gantry_result perf_peer_verify(struct perf_net_rank *rk, size_t size);
 
-gantry_result perf_raw_open(struct perf_rank *rk);
+gantry_result perf_raw_open(struct perf_net_rank *rk);
 
 #endif

@@ -91,7 +91,7 @@ static gantry_result poll_request(struct perf_peer *p, const struct channel *ch,
 }
 
 /* A message has arrived. Checks all of it, or its stamps. */
-static void check_message(struct perf_rank *rk, const unsigned char *at, size_t size, uint64_t seq, int all)
+static void check_message(struct perf_net_rank *rk, const unsigned char *at, size_t size, uint64_t seq, int all)
 {
 	uint64_t wrong = all ? perf_check(at, size, seq) : perf_stamp_check(at, size, seq);
 
@@ -105,7 +105,7 @@ static void check_message(struct perf_rank *rk, const unsigned char *at, size_t 
 }
 
 /* Where the slot of a channel lies. With --channels both directions are busy: each has buffers of its own. */
-static unsigned char *slot_at(const struct perf_rank *rk, int channel, uint64_t slot, int sending)
+static unsigned char *slot_at(const struct perf_net_rank *rk, int channel, uint64_t slot, int sending)
 {
 	uint64_t depth = (uint64_t)rk->opts->work.depth;
 
@@ -113,7 +113,7 @@ static unsigned char *slot_at(const struct perf_rank *rk, int channel, uint64_t 
 			rk->opts->work.channels ? (2 * (uint64_t)channel + (uint64_t)!sending) * depth + slot : slot);
 }
 
-static struct message nth(const struct perf_rank *rk, int channel, uint64_t i, size_t size, int sending)
+static struct message nth(const struct perf_net_rank *rk, int channel, uint64_t i, size_t size, int sending)
 {
 	uint64_t slot = i % (uint64_t)rk->opts->work.depth;
 	struct channel *ch = &rk->peer->channels[channel];
@@ -179,7 +179,7 @@ static gantry_result wait_both(struct perf_peer *p, struct exchange *x)
  * Rank 0 serves. A receive is posted before the message that provokes
  * the answer leaves, as NCCL does. Sent from buffer 0, received into buffer 1.
  */
-static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result pingpong(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	struct perf_peer *p = rk->peer;
 	struct channel *ch = &p->channels[0];
@@ -221,7 +221,7 @@ struct way {
 enum { WAY_SHIFT = 26 }; /* no stream has more messages than this, see ITERS_TIMED_MAX */
 
 /* The same number on both sides, and none twice in a phase. */
-static uint64_t way_seq(const struct perf_rank *rk, const struct way *w, uint64_t i)
+static uint64_t way_seq(const struct perf_net_rank *rk, const struct way *w, uint64_t i)
 {
 	uint64_t sender = (uint64_t)(w->sending ? rk->rank : !rk->rank);
 
@@ -229,7 +229,7 @@ static uint64_t way_seq(const struct perf_rank *rk, const struct way *w, uint64_
 }
 
 /* As NCCL's proxy does: at most `most` messages are posted while there are slots, the oldest is tested once. upto: messages. */
-static gantry_result step_way(struct perf_rank *rk, struct way *w, size_t size, uint64_t upto, uint64_t most)
+static gantry_result step_way(struct perf_net_rank *rk, struct way *w, size_t size, uint64_t upto, uint64_t most)
 {
 	struct perf_peer *p = rk->peer;
 	uint64_t depth = (uint64_t)rk->opts->work.depth;
@@ -259,7 +259,7 @@ static gantry_result step_way(struct perf_rank *rk, struct way *w, size_t size, 
 	return GANTRY_OK;
 }
 
-static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result stream(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	struct way w = {.sending = rk->rank == 0};
 
@@ -271,7 +271,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
 
 /* Every direction of every channel has moved this many messages. */
-static gantry_result move_all(struct perf_rank *rk, struct way *ways, size_t size, uint64_t upto)
+static gantry_result move_all(struct perf_net_rank *rk, struct way *ways, size_t size, uint64_t upto)
 {
 	int n = 2 * rk->peer->n, open = 1;
 
@@ -286,13 +286,13 @@ static gantry_result move_all(struct perf_rank *rk, struct way *ways, size_t siz
 }
 
 /* Receives first. */
-static void begin_ways(const struct perf_rank *rk, struct way ways[2 * PERF_CHANNELS_MAX])
+static void begin_ways(const struct perf_net_rank *rk, struct way ways[2 * PERF_CHANNELS_MAX])
 {
 	for (int i = 0; i < 2 * rk->peer->n; i++)
 		ways[i] = (struct way){.channel = i / 2, .sending = i % 2};
 }
 
-static gantry_result stream_all(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result stream_all(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	struct way ways[2 * PERF_CHANNELS_MAX];
 
@@ -301,7 +301,7 @@ static gantry_result stream_all(struct perf_rank *rk, size_t size, uint64_t iter
 }
 
 /* One message each way on every channel, and the next when all have come: two of these are a small all-reduce. */
-static gantry_result exchange_all(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result exchange_all(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	struct way ways[2 * PERF_CHANNELS_MAX];
 
@@ -321,7 +321,7 @@ static const unsigned char guard_bytes[GUARD] = "no byte beyond!";
  * One window. shift_tx and shift_rx move the buffers off their page boundary;
  * with `shorter`, slot k sends k bytes less than its receive has room for.
  */
-static gantry_result verify_window(struct perf_rank *rk, int channel, size_t size, size_t shift_tx, size_t shift_rx,
+static gantry_result verify_window(struct perf_net_rank *rk, int channel, size_t size, size_t shift_tx, size_t shift_rx,
 				   int shorter)
 {
 	struct perf_peer *p = rk->peer;
@@ -358,7 +358,7 @@ static gantry_result verify_window(struct perf_rank *rk, int channel, size_t siz
 	return GANTRY_OK;
 }
 
-gantry_result perf_peer_verify(struct perf_rank *rk, size_t size)
+gantry_result perf_peer_verify(struct perf_net_rank *rk, size_t size)
 {
 	static const struct {
 		unsigned char tx, rx, shorter;
@@ -372,7 +372,7 @@ gantry_result perf_peer_verify(struct perf_rank *rk, size_t size)
 	return GANTRY_OK;
 }
 
-static gantry_result choose_net(struct perf_rank *rk)
+static gantry_result choose_net(struct perf_net_rank *rk)
 {
 	struct perf_peer *p = rk->peer;
 	struct perf_shared *sh = rk->shared;
@@ -408,7 +408,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 }
 
 /* Both directions at once, connect and accept in turn: neither may depend on the other being there first. */
-static gantry_result connect_both(struct perf_rank *rk, struct channel *ch)
+static gantry_result connect_both(struct perf_net_rank *rk, struct channel *ch)
 {
 	struct perf_peer *p = rk->peer;
 	const struct gantry_net_ops *ops = p->net->ops;
@@ -436,7 +436,7 @@ static gantry_result connect_both(struct perf_rank *rk, struct channel *ch)
 	return GANTRY_OK;
 }
 
-static gantry_result register_slots(struct perf_rank *rk, int channel)
+static gantry_result register_slots(struct perf_net_rank *rk, int channel)
 {
 	struct perf_peer *p = rk->peer;
 	struct channel *ch = &p->channels[channel];
@@ -452,7 +452,7 @@ static gantry_result register_slots(struct perf_rank *rk, int channel)
 	return GANTRY_OK;
 }
 
-gantry_result perf_peer_open(struct perf_rank *rk)
+gantry_result perf_peer_open(struct perf_net_rank *rk)
 {
 	struct perf_peer *p = calloc(1, sizeof(*p));
 	int channels = rk->opts->work.channels ? rk->opts->work.channels : 1;
@@ -484,7 +484,7 @@ static void close_channel(const struct perf_peer *p, struct channel *ch)
 		ops->close_listen(p->net, ch->listen);
 }
 
-void perf_peer_close(struct perf_rank *rk)
+void perf_peer_close(struct perf_net_rank *rk)
 {
 	struct perf_peer *p = rk->peer;
 
@@ -510,7 +510,7 @@ static gantry_result raw_move(int fd, unsigned char *p, size_t size, int sending
 	return GANTRY_OK;
 }
 
-static gantry_result raw_stream(struct perf_rank *rk, int fd, size_t size, uint64_t iters)
+static gantry_result raw_stream(struct perf_net_rank *rk, int fd, size_t size, uint64_t iters)
 {
 	int sending = rk->rank == 0, check = rk->opts->work.check;
 
@@ -527,16 +527,16 @@ static gantry_result raw_stream(struct perf_rank *rk, int fd, size_t size, uint6
 	return GANTRY_OK;
 }
 
-static gantry_result stream_spin(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result stream_spin(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	return raw_stream(rk, rk->raw.fd[SPIN], size, iters);
 }
-static gantry_result stream_block(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result stream_block(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	return raw_stream(rk, rk->raw.fd[BLOCK], size, iters);
 }
 
-static gantry_result raw_pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
+static gantry_result raw_pingpong(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	int check = rk->opts->work.check, answer = rk->rank == 1;
 	int to = rk->raw.fd[answer ? PONG : PING], from = rk->raw.fd[answer ? PING : PONG];
@@ -566,7 +566,7 @@ const struct perf_mover perf_mover_raw_spin = {
 const struct perf_mover perf_mover_raw_block = {
 	.name = "raw blocking stream", .stream = stream_block, .pingpong = NULL};
 
-gantry_result perf_raw_open(struct perf_rank *rk)
+gantry_result perf_raw_open(struct perf_net_rank *rk)
 {
 	struct gantry_addr addr = perf_remote_address(rk->remote);
 	char text[GANTRY_ADDR_TEXT];

@@ -40,11 +40,11 @@ struct onesided_peer {
 	struct gantry_ipc_handle handle; /* of its block */
 	struct onesided_block *block;	 /* as this device addresses it; NULL: it is not mapped */
 	int mapped;			 /* mapping it was tried */
-	int device;	       /* of this process, another one: 1: this one reaches it, -1: it does not; 0: not asked */
-	int by_net;	       /* a put went that way: signals follow it, so that they do not overtake it */
-	struct comm_conn send; /* of CONN_NONE: nothing was put over the network yet */
-	uint64_t sent;	       /* by the network */
-	struct comm_conn recv GUARDED_BY(onesided_mu); /* the service thread opens it when the peer asks */
+	int device; /* of this process, another one: 1: this one reaches it, -1: it does not; 0: not asked */
+	int by_net; /* a put went that way: signals follow it, so that they do not overtake it */
+	struct comm_conn *send;				/* owned; NULL: nothing was put over the network yet */
+	uint64_t sent;					/* by the network */
+	struct comm_conn *recv GUARDED_BY(onesided_mu); /* owned; the service thread makes it when the peer asks */
 	uint64_t arrived; /* the same as `sent` of the peer's; atomic, by the progress thread */
 };
 
@@ -94,7 +94,8 @@ int onesided_is_near(const struct gantry_comm *comm, int peer);
 int onesided_allows_net(const struct gantry_comm *comm);
 /* A window of the peer could be mapped, as far as what it offers says. */
 int onesided_could_map(const struct gantry_comm *comm, const struct window_peer *p, int peer);
-void onesided_close_end(struct comm_conn *cc);
+/* Closes an end of a connection over the network. NULL: there is none. */
+void onesided_end_free(struct comm_conn *cc);
 
 static inline size_t onesided_word(int rank, int signal)
 {

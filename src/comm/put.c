@@ -112,7 +112,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_put *put, stru
 		      struct gantry_proxy_op *op)
 {
 	struct onesided_peer *p = &comm->onesided->peers[put->peer];
-	struct comm_conn *cc = &p->send;
+	struct comm_conn *cc = p->send;
 	/* What was copied straight is not sent. */
 	uint64_t bytes = is_mapped(put) ? 0 : put->bytes;
 	struct gantry_put_request request = {.window = put->window ? put->window->number : 0,
@@ -120,7 +120,7 @@ static void plan_send(struct gantry_comm *comm, const struct comm_put *put, stru
 					     .offset = put->offset,
 					     .bytes = bytes};
 
-	ASSERT(cc->stage == CONN_READY && cc->c.max_step);
+	ASSERT(cc && cc->stage == CONN_READY && cc->c.max_step);
 	memset(x, 0, sizeof(*x));
 	x->conn = cc->dev;
 	x->buf = put->buf;
@@ -167,7 +167,7 @@ static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call 
 
 	for (size_t i = 0; i < n; i++)
 		if (calls[i].kind == COMM_IS_PUT && uses_net(comm, &calls[i].put))
-			TRY_NOW(await_room(comm, &comm->onesided->peers[calls[i].put.peer].send.c));
+			TRY_NOW(await_room(comm, &comm->onesided->peers[calls[i].put.peer].send->c));
 	TRY_NOW(comm_work_get(comm, nsends * sizeof(struct gantry_xfer), calls[0].stream, &w));
 	TRY_NOW(gantry_proxy_ops_get(comm->proxy, nsends, &first));
 	op = first;

@@ -139,15 +139,29 @@ static gantry_result make_states(struct gantry_comm *comm)
 	return GANTRY_OK;
 }
 
-static gantry_result open_end(struct gantry_comm *comm, int peer, struct comm_conn *cc, int send,
-			      struct gantry_connect_info *ret_info)
+void onesided_end_free(struct comm_conn *cc)
 {
-	struct comm_onesided *o = comm->onesided;
-	struct gantry_connector *c = &cc->c;
+	if (cc && cc->stage != CONN_NONE) {
+		ASSERT(cc->stage == CONN_SETUP || cc->stage == CONN_READY);
+		gantry_put_close(&cc->c);
+		gantry_proxy_conn_destroy(cc->c.proxy);
+	}
+	free(cc);
+}
 
-	ASSERT(cc->stage == CONN_NONE && peer != comm->rank);
-	ASSERT(!send || o->states);
-	memset(cc, 0, sizeof(*cc));
+/* An end that is not connected yet. */
+static gantry_result make_end(struct gantry_comm *comm, int peer, int send, struct gantry_connect_info *ret_info,
+			      struct comm_conn **ret_end)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_onesided *o = comm->onesided;
+	struct comm_conn *cc = calloc(1, sizeof(*cc));
+	struct gantry_connector *c;
+
+	ASSERT(peer != comm->rank && (!send || o->states));
+	if (!cc)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection for puts with rank %d", peer);
+	c = &cc->c;
 	c->transport = &gantry_transport_net;
 	c->device = comm->device;
 	c->me = &comm->infos[comm->rank];
@@ -162,36 +176,21 @@ static gantry_result open_end(struct gantry_comm *comm, int peer, struct comm_co
 	c->eventcount = comm->eventcounts ? &comm->eventcounts[peer % comm->nchannels] : NULL;
 	c->state = send ? &o->states[peer] : NULL;
 	c->proxy_eventcount = comm->device->sleeps ? gantry_proxy_eventcount(comm->proxy) : NULL;
-	TRY_NOW(gantry_proxy_conn_create(comm->proxy, send ? comm->group : o->group, c, &c->proxy));
+	TRY(gantry_proxy_conn_create(comm->proxy, send ? comm->group : o->group, c, &c->proxy));
 	cc->stage = CONN_SETUP;
-	return gantry_put_setup(c, send ? NULL : &o->target, ret_info);
+	TRY(gantry_put_setup(c, send ? NULL : &o->target, ret_info));
+	*ret_end = cc;
+	cc = NULL;
+out:
+	onesided_end_free(cc);
+	return r;
 }
 
-void onesided_close_end(struct comm_conn *cc)
+static gantry_result await_end(struct gantry_comm *comm, int peer, struct comm_conn *cc)
 {
-	if (cc->stage == CONN_NONE)
-		return;
-	ASSERT(cc->stage == CONN_SETUP || cc->stage == CONN_READY);
-	gantry_put_close(&cc->c);
-	gantry_proxy_conn_destroy(cc->c.proxy);
-	cc->stage = CONN_NONE;
-}
-
-/* The peer's service thread answers, and its progress thread accepts: neither waits for a call of its program. */
-static gantry_result connect_end(struct gantry_comm *comm, int peer, struct comm_conn *cc)
-{
-	struct gantry_connect_info mine;
-	size_t n = sizeof(cc->peer_info);
-	uint64_t start;
+	uint64_t start = gantry_now_ns();
 	gantry_result r;
 
-	TRY_NOW(make_states(comm));
-	TRY_NOW(open_end(comm, peer, cc, 1, &mine));
-	TRY_NOW(gantry_ctl_call(comm->ctl, peer, COMM_CALL_PUT, &mine, sizeof(mine), &cc->peer_info, &n));
-	if (n != sizeof(cc->peer_info))
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d replied with %zu bytes, expected %zu", peer, n,
-			 sizeof(cc->peer_info));
-	start = gantry_now_ns();
 	while ((r = gantry_put_connect(&cc->c, &cc->peer_info)) == GANTRY_AGAIN) {
 		TRY_NOW(comm_check(comm));
 		if (gantry_now_ns() - start > gantry_params()->connect_timeout)
@@ -199,12 +198,33 @@ static gantry_result connect_end(struct gantry_comm *comm, int peer, struct comm
 				 comm->infos[peer].host_name);
 		gantry_ctl_wait(comm->ctl, 200000);
 	}
-	TRY_NOW(r);
+	return r;
+}
+
+/* The peer's service thread answers, and its progress thread accepts: neither waits for a call of its program. */
+static gantry_result connect_end(struct gantry_comm *comm, int peer, struct comm_conn **ret_end)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_connect_info mine;
+	struct comm_conn *cc = NULL;
+	size_t n = sizeof(cc->peer_info);
+
+	TRY(make_states(comm));
+	TRY(make_end(comm, peer, 1, &mine, &cc));
+	TRY(gantry_ctl_call(comm->ctl, peer, COMM_CALL_PUT, &mine, sizeof(mine), &cc->peer_info, &n));
+	if (n != sizeof(cc->peer_info))
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d replied with %zu bytes, expected %zu", peer, n,
+		     sizeof(cc->peer_info));
+	TRY(await_end(comm, peer, cc));
 	cc->c.conn.state = &comm->onesided->states_dev[peer];
 	cc->dev = &comm->onesided->conns_dev[peer];
-	TRY_NOW(comm->device->ops->copy(comm->device, cc->dev, &cc->c.conn, sizeof(cc->c.conn)));
+	TRY(comm->device->ops->copy(comm->device, cc->dev, &cc->c.conn, sizeof(cc->c.conn)));
 	cc->stage = CONN_READY;
-	return GANTRY_OK;
+	*ret_end = cc;
+	cc = NULL;
+out:
+	onesided_end_free(cc);
+	return r;
 }
 
 /* The network is needed: for the data, or for a signal that nothing else carries, or that must not overtake data. */
@@ -223,31 +243,27 @@ int comm_onesided_reached(const struct gantry_comm *comm, const struct comm_put 
 	    (put->bytes && p->block && !put->window->peers[put->peer].mapped &&
 	     onesided_could_map(comm, &put->window->peers[put->peer], put->peer)))
 		return 0;
-	return !needs_net(comm, put) || p->send.stage == CONN_READY;
+	return !needs_net(comm, put) || p->send;
 }
 
 gantry_result comm_onesided_reach(struct gantry_comm *comm, const struct comm_put *put)
 {
 	struct onesided_peer *p = &comm->onesided->peers[put->peer];
-	gantry_result r;
 
 	if (comm_onesided_reached(comm, put))
 		return GANTRY_OK;
 	map_block(comm, put->peer);
 	if (put->bytes)
 		map_window(comm, &put->window->peers[put->peer], put->peer);
-	if (!needs_net(comm, put) || p->send.stage == CONN_READY)
+	if (!needs_net(comm, put) || p->send)
 		return GANTRY_OK;
 	if (!onesided_allows_net(comm))
 		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
 			 "memory of rank %d (%s) cannot be mapped, and transport \"%s\" excludes net", put->peer,
 			 comm->infos[put->peer].host_name, comm->transport);
-	r = connect_end(comm, put->peer, &p->send);
-	if (r != GANTRY_OK)
-		onesided_close_end(&p->send);
-	else
-		p->by_net |= !p->block;
-	return r;
+	TRY_NOW(connect_end(comm, put->peer, &p->send));
+	p->by_net |= !p->block;
+	return GANTRY_OK;
 }
 
 /* The target's half. The progress thread has the end from here on: an operation that never ends keeps it looking. */
@@ -256,24 +272,25 @@ static gantry_result open_receive(struct gantry_comm *comm, int from, const stru
 {
 	gantry_result r = GANTRY_OK;
 	struct comm_onesided *o = comm->onesided;
-	struct comm_conn *cc = &o->peers[from].recv;
+	struct comm_conn *cc = NULL;
 	struct gantry_proxy_op *op = NULL;
 
 	ASSERT_HELD(&o->mu);
-	if (cc->stage != CONN_NONE)
+	if (o->peers[from].recv)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d connected for puts twice", from);
-	TRY(open_end(comm, from, cc, 0, ret_info));
+	TRY(make_end(comm, from, 0, ret_info, &cc));
 	gantry_put_accept(&cc->c, peer);
 	TRY(gantry_proxy_ops_get(comm->proxy, 1, &op));
 	op->conn = cc->c.proxy;
 	op->nsteps = 1ull << 62;
 	op->slice_steps = op->chunk_steps = 1;
 	cc->stage = CONN_READY;
+	o->peers[from].recv = cc;
+	cc = NULL;
 	store_release(&o->receives, 1);
 	gantry_proxy_append(comm->proxy, op, op);
 out:
-	if (r != GANTRY_OK)
-		onesided_close_end(cc);
+	onesided_end_free(cc);
 	return r;
 }
 

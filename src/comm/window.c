@@ -472,8 +472,10 @@ static void close_receives(struct gantry_comm *comm)
 	comm_onesided_stop(comm);
 	ASSERT(!o->group); /* nothing makes progress on them */
 	onesided_mu_lock(&o->mu);
-	for (int i = 0; i < comm->nranks; i++)
-		onesided_close_end(&o->peers[i].recv);
+	for (int i = 0; i < comm->nranks; i++) {
+		onesided_end_free(o->peers[i].recv);
+		o->peers[i].recv = NULL;
+	}
 	onesided_mu_unlock(&o->mu);
 }
 
@@ -557,8 +559,8 @@ void comm_onesided_free(struct gantry_comm *comm)
 	for (int i = 0; i < comm->nranks; i++) {
 		struct onesided_peer *p = &o->peers[i];
 
-		onesided_close_end(&p->send);
-		onesided_close_end(&p->recv);
+		onesided_end_free(p->send);
+		onesided_end_free(p->recv);
 		if (p->block && i != comm->rank)
 			d->ops->ipc_close(d, p->block);
 	}

@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "inet/sock.h"
 
-enum { STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
+enum { STRANGERS_MAX = 256, PORT_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
 static const uint64_t stranger_ns = 5000 * (uint64_t)MS, crowd_ns = 100 * MS, tick_ns = 10 * MS;
 
 static struct gantry_list ports GUARDED_BY(loop_mu) = {&ports, &ports};
@@ -34,6 +34,8 @@ static void conn_free(struct inet_conn *c) REQUIRES(loop_mu)
 	gantry_list_remove(&c->node);
 	inet_handshake_end(&c->shake);
 	inet_arrivals.strangers -= !c->shake.proved;
+	if (c->port)
+		c->port->conns--;
 	free(c);
 }
 
@@ -83,8 +85,9 @@ static void conn_lost(struct inet_conn *c) REQUIRES(loop_mu)
 	conn_free(c);
 }
 
-static void conn_drop(struct inet_conn *c, const char *why) REQUIRES(loop_mu)
+void inet_conn_drop(struct inet_conn *c, const char *why)
 {
+	ASSERT_HELD(&inet_loop.mu);
 	c->shake.broken = true;
 	c->shake.state = INET_OVER_FAILED;
 	c->shake.out_size = 0;
@@ -104,8 +107,9 @@ static void said_hello(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	struct inet_service *s = find_service(c->shake.name);
 
-	if (!s || inet_loop.parting) {
-		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "no %s listener in this process: it was closed", c->shake.name);
+	if (!s || inet_loop.parting || (c->service && c->service != s)) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "no %s listener %s", c->shake.name,
+				 c->service ? "at this port" : "in this process: it was closed");
 		return;
 	}
 	c->service = s;
@@ -158,7 +162,7 @@ static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 
 	(void)events;
 	if (inet_loop.parting && c->shake.state == INET_HEAR_PROOF)
-		conn_drop(c, "the process exits");
+		inet_conn_drop(c, "the process exits");
 	else
 		handle_event(c, move_shake(c));
 }
@@ -193,7 +197,7 @@ bool inet_conn_accept(struct inet_conn *c, const void *payload, size_t size)
 	if (!inet_loop.parting && inet_handshake_accept(&c->shake, payload, size) == INET_DONE &&
 	    move_shake(c) == INET_DONE)
 		return true;
-	conn_drop(c, inet_loop.parting ? "the process exits" : "peer is not reading the reply");
+	inet_conn_drop(c, inet_loop.parting ? "the process exits" : "peer is not reading the reply");
 	return false;
 }
 
@@ -210,6 +214,15 @@ struct inet_conn *inet_conn_waiting(const struct inet_service *s, const struct i
 	return NULL;
 }
 
+struct inet_conn *inet_conn_tagged(const struct inet_service *s, uint64_t tag)
+{
+	struct inet_conn *c = inet_conn_waiting(s, NULL);
+
+	while (c && c->tag != tag)
+		c = inet_conn_waiting(s, c);
+	return c;
+}
+
 void inet_conns_drop(const struct inet_service *s, uint64_t tag)
 {
 	gantry_list_each_entry_safe (c, &inet_arrivals.conns, struct inet_conn, node)
@@ -219,18 +232,25 @@ void inet_conns_drop(const struct inet_service *s, uint64_t tag)
 
 /* ---- accepting ---- */
 
-/* All places are taken: the oldest stranger goes, if it has had its time. */
-static bool make_room(void) REQUIRES(loop_mu)
+/* All places are taken: the oldest stranger goes, of the port (NULL: of all), if it has had its time. */
+static bool make_room(const struct inet_port *p) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (c, &inet_arrivals.conns, struct inet_conn, node) {
-		if (c->shake.proved)
+		if (c->shake.proved || (p && c->port != p))
 			continue;
 		if (inet_loop.now - c->since < crowd_ns)
 			return false;
-		conn_drop(c, "too many pending connections; dropped the oldest");
+		inet_conn_drop(c, "too many pending connections; dropped the oldest");
 		return true;
 	}
 	return false;
+}
+
+static bool has_room(const struct inet_port *p) REQUIRES(loop_mu)
+{
+	if (p->only && p->conns >= PORT_MAX && !make_room(p))
+		return false;
+	return inet_arrivals.strangers < STRANGERS_MAX || make_room(NULL);
 }
 
 /* What waits in the kernel's backlog is looked at again in a moment. */
@@ -263,6 +283,8 @@ static void take_in(struct inet_port *p, int fd, const struct gantry_addr *addr)
 	c->addr = *addr;
 	gantry_addr_unmap(&c->addr);
 	c->port = p;
+	c->port->conns++;
+	c->service = p->only;
 	c->since = inet_loop.now;
 	c->deadline = inet_loop.now + stranger_ns;
 	inet_handshake_start_server(&c->shake);
@@ -282,7 +304,7 @@ static void port_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 		socklen_t len = sizeof(addr);
 		int fd;
 
-		if (inet_arrivals.strangers >= STRANGERS_MAX && !make_room()) {
+		if (!has_room(p)) {
 			pause_port(p);
 			return;
 		}
@@ -316,7 +338,7 @@ static void too_late(struct inet_conn *c) REQUIRES(loop_mu)
 	enum inet_event event = move_shake(c);
 
 	if (event == INET_AGAIN)
-		conn_drop(c, owes);
+		inet_conn_drop(c, owes);
 	else
 		handle_event(c, event);
 }
@@ -373,12 +395,14 @@ static struct inet_port *find_port(const struct gantry_addr *addr) REQUIRES(loop
 	uint16_t wanted = gantry_addr_port(addr);
 
 	gantry_list_each_entry (p, &ports, struct inet_port, node)
-		if (gantry_addr_same_host(&p->addr, addr) && (!wanted || wanted == gantry_addr_port(&p->addr)))
+		if (!p->only && gantry_addr_same_host(&p->addr, addr) &&
+		    (!wanted || wanted == gantry_addr_port(&p->addr)))
 			return p;
 	return NULL;
 }
 
-static gantry_result open_port(const struct gantry_addr *addr, struct inet_port **ret_port) REQUIRES(loop_mu)
+static gantry_result open_port(const struct gantry_addr *addr, struct inet_service *only, void *owner,
+			       struct inet_port **ret_port) REQUIRES(loop_mu)
 {
 	gantry_result r = GANTRY_OK;
 	uint16_t first = gantry_addr_port(addr), last = first;
@@ -390,7 +414,9 @@ static gantry_result open_port(const struct gantry_addr *addr, struct inet_port 
 	gantry_list_init(&p->node);
 	p->source = (struct inet_source){.fd = -1, .ready = port_ready};
 	p->forks = inet_forks;
-	if (!first) /* the range was checked when it was loaded */
+	p->only = only;
+	p->owner = owner;
+	if (!first && !only) /* the range was checked when it was loaded */
 		TRY(gantry_parse_port_range(gantry_params()->port_range, &first, &last));
 	TRY(sock_listen(addr, first, last, &p->source.fd, &p->addr));
 	gantry_list_append(&ports, &p->node);
@@ -408,17 +434,31 @@ out:
 	return r;
 }
 
+static void use_port(struct inet_service *s, struct inet_port *p) REQUIRES(loop_mu)
+{
+	p->refs++;
+	if (!s->refs++)
+		gantry_list_append(&services, &s->node);
+}
+
 gantry_result inet_port_get(struct inet_service *s, const struct gantry_addr *addr, struct inet_port **ret_port)
 {
 	struct inet_port *p = find_port(addr);
 
 	ASSERT_HELD(&inet_loop.mu);
 	if (!p)
-		TRY_NOW(open_port(addr, &p));
-	p->refs++;
-	if (!s->refs++)
-		gantry_list_append(&services, &s->node);
+		TRY_NOW(open_port(addr, NULL, NULL, &p));
+	use_port(s, p);
 	*ret_port = p;
+	return GANTRY_OK;
+}
+
+gantry_result inet_port_open(struct inet_service *s, const struct gantry_addr *addr, void *owner,
+			     struct inet_port **ret_port)
+{
+	ASSERT_HELD(&inet_loop.mu);
+	TRY_NOW(open_port(addr, s, owner, ret_port));
+	use_port(s, *ret_port);
 	return GANTRY_OK;
 }
 
@@ -435,9 +475,14 @@ void inet_port_put(struct inet_service *s, struct inet_port *p)
 	}
 	if (--p->refs)
 		return;
-	gantry_list_each_entry (c, &inet_arrivals.conns, struct inet_conn, node)
-		if (c->port == p)
+	gantry_list_each_entry_safe (c, &inet_arrivals.conns, struct inet_conn, node) {
+		if (c->port != p)
+			continue;
+		if (p->only)
+			conn_free(c);
+		else
 			c->port = NULL;
+	}
 	inet_source_close(&p->source);
 	gantry_list_remove(&p->node);
 	free(p);

@@ -271,9 +271,7 @@ static void answer_ask(const struct reducer_server *s, gantry_result r, const st
 	struct inet_conn *c;
 
 	inet_loop_lock();
-	c = inet_conn_waiting(&service, NULL);
-	while (c && c->tag != s->asks)
-		c = inet_conn_waiting(&service, c);
+	c = inet_conn_tagged(&service, s->asks);
 	if (c && r != GANTRY_OK)
 		inet_conn_refuse(c, r, "%s", why);
 	else if (c && inet_conn_accept(c, j->handle, sizeof(j->handle)))

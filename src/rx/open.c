@@ -254,6 +254,7 @@ gantry_result gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_coun
 	gantry_result r;
 
 	rx_mu_lock(&rx->mu);
+	store_relaxed(&rx->counters.strangers, load_relaxed(&rx->strangers));
 	r = STRUCT_GIVE(ret, &rx->counters, gantry_rx_counters);
 	rx_mu_unlock(&rx->mu);
 	return r;

@@ -4,12 +4,12 @@
  * network's connections. Many at a time, each with a deadline.
  *
  *   connecting:  DIAL -> NET -> UP -> READY
- *   accepting:   SHAKE -> PLACE -> SHAKE (what is left of the answer) -> NET -> UP -> READY
+ *   accepting:   (inet/listen.h) -> NET -> UP -> READY
  *
- * Until PLACE a meeting of the accepting side is a socket and this struct: it has no connection, no listener of the
- * network, and nothing of ours has been told to the peer. The accepting side connects back to the handle in the peer's
- * offer only when the network has accepted the peer's own connection: one that says hello and nothing else makes it
- * dial nowhere.
+ * Strangers, and peers that wait for their answer, are with inet/listen.h. They have no meeting, no connection and no
+ * listener of the network, and nothing of ours has been told to them. gantry_rx_accept answers those that wait, in the
+ * order of their coming, as long as there are places. It connects back to the handle in the peer's offer only when the
+ * network has accepted the peer's own connection: one that says hello and nothing else makes it dial nowhere.
  *
  * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
  * that an end of it before that means that the peer is gone.
@@ -21,7 +21,6 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,17 +33,14 @@
 #include "base/hmac.h"
 #include "base/param.h"
 #include "inet/dial.h"
+#include "inet/listen.h"
 #include "inet/settings.h"
 #include "inet/sock.h"
 #include "rx/rx.h"
 
-/*
- * Meetings of a listener: each is a socket and a small struct; so many of them may have a place, i.e. a connection and
- * a listener of the network. When there is no room, the oldest goes that has come to nothing in the time that all have:
- * peers need less, and where they need more they try again.
- */
-enum { MEETINGS_MAX = 256, PLACES_MAX = 128, ACCEPTS_PER_PASS = 16 };
-enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
+/* Meetings of a listener. When there is no room, the oldest goes that has come to nothing in the time that all have: peers
+ * need less, and where they need more they try again. */
+enum { MEETINGS_MAX = 128, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
 
 enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
 /* An attempt that stands still, because what was damaged is a length, or because a word of the network's was lost with
@@ -53,8 +49,6 @@ static const uint64_t still_ns = 5000000000;
 
 enum meeting_state {
 	MEET_DIAL,
-	MEET_SHAKE,
-	MEET_PLACE, /* until its listener has a place for it */
 	MEET_NET,
 	MEET_UP, /* until the peer has both connections as well */
 	MEET_READY,
@@ -71,17 +65,17 @@ struct meeting {
 	int dials; /* this side connects */
 	int fd;	   /* -1 while there is none */
 	struct gantry_addr to;
-	uint64_t to_epoch;	       /* connecting: of the rx that it is for; 0: any */
-	struct gantry_addr advertised; /* accepting: where peers are told to connect to */
-	char peer[GANTRY_ADDR_TEXT];   /* `to` as text */
-	uint64_t deadline;	       /* ns */
-	uint32_t misshakes;	       /* attempts whose hand-shake failed, the last one with: */
+	uint64_t to_epoch;	     /* connecting: of the rx that it is for; 0: any */
+	char peer[GANTRY_ADDR_TEXT]; /* `to` as text */
+	uint64_t deadline;	     /* ns */
+	uint32_t misshakes;	     /* attempts whose hand-shake failed, the last one with: */
 	gantry_result misshaken;
 	uint64_t still_by;     /* ns: connecting, when this attempt is given up */
 	uint32_t stills;       /* attempts that were */
-	uint64_t since;	       /* ns: when it came, or got its place */
-	struct inet_dial dial; /* of an accepted one only the hand-shake is used */
+	uint64_t since;	       /* ns */
+	struct inet_dial dial; /* of an accepted one only the seals of the hand-shake are used */
 	uint8_t offer[RX_OFFER_SIZE];
+	uint64_t tag; /* accepting: by which inet/listen.h knows it */
 	uint64_t id, peer_epoch;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE]; /* the peer's; the network keeps its place in it */
 	struct gantry_rx_conn *conn;		/* owned until READY */
@@ -158,8 +152,7 @@ static void drop_net(struct meeting *m) REQUIRES(rx_mu)
 	memset(m->handle, 0, sizeof(m->handle));
 }
 
-/* fd: of an accepted connection, owned then; -1: dial `to`. */
-static gantry_result create_meeting(struct gantry_rx *rx, int fd, const struct gantry_addr *peer, uint64_t deadline,
+static gantry_result create_meeting(struct gantry_rx *rx, int dials, const struct gantry_addr *peer, uint64_t deadline,
 				    struct meeting **ret_meeting)
 {
 	struct meeting *m = calloc(1, sizeof(*m));
@@ -168,18 +161,16 @@ static gantry_result create_meeting(struct gantry_rx *rx, int fd, const struct g
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a meeting");
 	gantry_list_init(&m->node);
 	m->rx = rx;
-	m->fd = fd;
+	m->fd = -1;
 	m->to = *peer;
 	gantry_addr_text(peer, m->peer);
-	m->dials = fd < 0;
+	m->dials = dials;
 	m->deadline = deadline;
 	m->since = gantry_now_ns();
-	m->state = m->dials ? MEET_DIAL : MEET_SHAKE;
+	m->state = dials ? MEET_DIAL : MEET_NET;
 	inet_dial_init(&m->dial, &meeting_ops);
-	if (m->dials)
+	if (dials)
 		inet_dial_poll_start(&m->dial, 0);
-	else
-		inet_handshake_start_server(&m->dial.shake);
 	*ret_meeting = m;
 	return GANTRY_OK;
 }
@@ -197,16 +188,10 @@ static void destroy_meeting(struct meeting *m) REQUIRES(rx_mu)
 	free(m);
 }
 
-/* Does it hold a place, i.e. more than a socket and its struct? */
-static int has_place(const struct meeting *m)
-{
-	return m->conn != NULL;
-}
-
 /* ---- the hand-shake ---- */
 
 static const char not_rx[] = "it does not speak the protocol of gantry/rx.h";
-static const struct inet_protocol rx_protocol = {"rx", RX_VERSION, "accepting side", "connecting side", NULL};
+static struct inet_service rx_service;
 
 /* The connection, and the network's listener whose handle goes into our offer. */
 static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SIZE]) REQUIRES(rx_mu)
@@ -224,21 +209,18 @@ static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SI
 	return GANTRY_OK;
 }
 
-static bool take_offer(struct meeting *m)
+/* The peer's, with a handle that the network can use. */
+static bool read_offer(const struct gantry_rx *rx, const struct inet_handshake *h, struct rx_offer *ret_offer)
 {
-	struct gantry_net *net = m->rx->net;
-	struct rx_offer o;
+	return rx_offer_decode(h->payload, h->payload_size, ret_offer) == GANTRY_OK &&
+	       rx->net->ops->take_handle(rx->net, ret_offer->handle) == GANTRY_OK;
+}
 
-	if (rx_offer_decode(m->dial.shake.payload, m->dial.shake.payload_size, &o) == GANTRY_OK &&
-	    (!m->dials || o.id == m->id)) {
-		m->id = o.id;
-		m->peer_epoch = o.epoch;
-		memcpy(m->handle, o.handle, sizeof(m->handle));
-		if (net->ops->take_handle(net, m->handle) == GANTRY_OK)
-			return true;
-	}
-	misshaken(m, GANTRY_ERR_PROTOCOL, not_rx);
-	return false;
+static void take_offer(struct meeting *m, const struct rx_offer *o)
+{
+	m->id = o->id;
+	m->peer_epoch = o->epoch;
+	memcpy(m->handle, o->handle, sizeof(m->handle));
 }
 
 /* For an attempt, or what follows it. */
@@ -270,7 +252,7 @@ static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret)
 
 	memcpy(ret->payload, m->offer, sizeof(m->offer));
 	ret->size = sizeof(m->offer);
-	ret->protocol = &rx_protocol;
+	ret->protocol = &rx_service.protocol;
 	ret->key = &m->rx->key;
 	ret->patience = patience(m);
 }
@@ -326,6 +308,14 @@ static void dial_failed(struct meeting *m)
 /* Both have the other's offer. */
 static void begin_net(struct meeting *m)
 {
+	struct rx_offer o;
+
+	m->fd = inet_dial_poll_take(&m->dial);
+	if (!read_offer(m->rx, &m->dial.shake, &o) || o.id != m->id) {
+		misshaken(m, GANTRY_ERR_PROTOCOL, not_rx);
+		return;
+	}
+	take_offer(m, &o);
 	m->state = MEET_NET;
 	m->misshakes = 0;
 	m->still_by = gantry_now_ns() + patience(m);
@@ -335,82 +325,13 @@ static void dial_peer(struct meeting *m) REQUIRES(rx_mu)
 {
 	switch (inet_dial_poll(&m->dial)) {
 	case INET_DONE:
-		m->fd = inet_dial_poll_take(&m->dial);
-		if (take_offer(m))
-			begin_net(m);
+		begin_net(m);
 		break;
 	case INET_FAILED:
 		dial_failed(m);
 		break;
 	default:
 		break;
-	}
-}
-
-/* It may have a connection and a listener of the network now, and is answered. */
-static void give_place(struct meeting *m) REQUIRES(rx_mu)
-{
-	uint8_t offer[RX_OFFER_SIZE];
-	gantry_result r = GANTRY_OK;
-
-	TRY(make_offer(m, offer));
-	m->since = gantry_now_ns();
-	inet_handshake_accept(&m->dial.shake, offer, sizeof(offer));
-	m->state = MEET_SHAKE;
-out:
-	if (r != GANTRY_OK)
-		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
-}
-
-/* Whether the hello is for this rx, by its epoch, or else by the address that was dialled: the one at which it came in, or that
- * peers are told. Without a secret an address shows nothing, and may be translated on the way. */
-static bool is_for_us(const struct meeting *m)
-{
-	struct rx_offer o;
-
-	if (rx_offer_decode(m->dial.shake.payload, m->dial.shake.payload_size, &o) != GANTRY_OK)
-		return false;
-	if (o.to_epoch)
-		return o.to_epoch == m->rx->epoch;
-	return m->rx->key.auth != INET_AUTH_SECRET || inet_target_is_here(&o.to, m->fd, &m->advertised);
-}
-
-static enum inet_event heard_hello(struct meeting *m)
-{
-	struct inet_handshake *h = &m->dial.shake;
-
-	h->protocol = &rx_protocol;
-	if (strcmp(h->name, rx_protocol.name) != 0)
-		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here; it does not speak %s",
-					     h->name);
-	if (h->peer_version == RX_VERSION && !take_offer(m)) /* of other versions nothing is known */
-		return INET_AGAIN;
-	if (h->peer_version == RX_VERSION && !is_for_us(m))
-		return inet_handshake_refuse(
-			h, GANTRY_ERR_REFUSED,
-			"it dialled another address or rx than this one: if its address is translated on "
-			"the way, set GANTRY_ADVERTISE here, or connect to host:port#epoch");
-	return inet_handshake_challenge(h, &m->rx->key);
-}
-
-static void shake_peer(struct meeting *m)
-{
-	struct inet_handshake *h = &m->dial.shake;
-	enum inet_event event = inet_handshake_move(h, m->fd);
-
-	if (event == INET_HELLO)
-		event = heard_hello(m);
-	if (event == INET_PROVED) {
-		m->state = MEET_PLACE;
-	} else if (event == INET_DONE) {
-		begin_net(m);
-	} else if (event == INET_FAILED) {
-		inet_handshake_move(h, m->fd); /* it is told why, as far as its socket takes it */
-		if (h->broken)
-			again(m, h->broken_errno ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
-			      h->broken_errno ? h->text : "it closed the connection before it sent anything");
-		else
-			misshaken(m, h->error, h->error == GANTRY_ERR_PROTOCOL ? not_rx : h->text);
 	}
 }
 
@@ -535,9 +456,9 @@ static void come_up(struct meeting *m) REQUIRES(rx_mu)
 }
 
 static void (*const steps[])(struct meeting *m) = {
-	[MEET_DIAL] = dial_peer,   [MEET_SHAKE] = shake_peer,
-	[MEET_PLACE] = shake_peer, /* while its answer is due a peer has nothing to say */
-	[MEET_NET] = make_net,	   [MEET_UP] = come_up,
+	[MEET_DIAL] = dial_peer,
+	[MEET_NET] = make_net,
+	[MEET_UP] = come_up,
 };
 
 /* Never blocks, never fails: state says. */
@@ -557,35 +478,104 @@ static void step_meeting(struct meeting *m)
 	}
 }
 
+/* ---- strangers, and peers that wait: under loop_mu, on the loop's thread ---- */
+
+/* Whether the hello is for this rx, by its epoch, or else by the address that was dialled: the one at which it came in, or that
+ * peers are told. Without a secret an address shows nothing, and may be translated on the way. */
+static bool is_for_us(const struct gantry_rx_listener *l, const struct inet_conn *c, const struct rx_offer *o)
+{
+	if (o->to_epoch)
+		return o->to_epoch == l->rx->epoch;
+	return l->rx->key.auth != INET_AUTH_SECRET || inet_target_is_here(&o->to, c->source.fd, &l->advertised);
+}
+
+static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
+{
+	const struct gantry_rx_listener *l = c->port->owner;
+	const bool known = c->shake.peer_version == RX_VERSION; /* the hand-shake refuses other versions */
+	struct rx_offer o;
+
+	if (known && !read_offer(l->rx, &c->shake, &o))
+		inet_conn_drop(c, not_rx);
+	else if (known && !is_for_us(l, c, &o))
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
+				 "it dialled another address or rx than this one: if its address is translated on "
+				 "the way, set GANTRY_ADVERTISE here, or connect to host:port#epoch");
+	else
+		inet_conn_challenge(c, &l->rx->key);
+}
+
+/* It waits for gantry_rx_accept, which knows it by its tag. */
+static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
+{
+	static uint64_t tags GUARDED_BY(loop_mu);
+
+	c->tag = ++tags;
+}
+
+static void turn_away(struct gantry_rx_listener *l, bool stranger, const char *text)
+{
+	uint32_t more = 0;
+
+	if (stranger)
+		fetch_add_relaxed(&l->rx->strangers, 1);
+	if (gantry_ratelimit_pass(&l->quiet, &more))
+		LOG_WARN(RX, "%s: %s%s", l->address, text, LEFT_OUT(more));
+}
+
+static void on_lost(struct inet_conn *c) REQUIRES(loop_mu)
+{
+	char peer[GANTRY_ADDR_TEXT], text[RX_TEXT];
+
+	snprintf(text, sizeof(text), "meeting with %s: %s", gantry_addr_text(&c->addr, peer),
+		 c->shake.error == GANTRY_ERR_PROTOCOL ? not_rx : c->shake.text);
+	turn_away(c->port->owner, true, text);
+}
+
+static struct inet_service rx_service = {
+	.protocol = {"rx", RX_VERSION, "accepting side", "connecting side", NULL},
+	.hello = on_hello,
+	.proved = on_proved,
+	.lost = on_lost,
+};
+
 /* ---- listeners ---- */
+
+/* Connections may come as soon as the port is open: all that they need is set before the lock is let go. */
+static gantry_result open_listener(struct gantry_rx_listener *l, const struct gantry_addr *at)
+{
+	gantry_result r = GANTRY_OK;
+
+	inet_loop_lock();
+	TRY(inet_port_open(&rx_service, at, l, &l->port));
+	gantry_addr_text(&l->port->addr, l->address);
+	TRY(inet_advertised(&l->port->addr, &l->advertised));
+out:
+	if (r != GANTRY_OK)
+		inet_port_put(&rx_service, l->port);
+	inet_loop_unlock();
+	return r;
+}
 
 gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct gantry_rx_listener **ret_listener)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_listener *l = calloc(1, sizeof(*l));
-	struct gantry_addr a, bound;
-	uint16_t port;
+	struct gantry_addr a;
 
 	memset(&a, 0, sizeof(a));
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
-	l->fd = -1;
 	gantry_list_init(&l->meetings);
-	TRY(address ? rx_address_parse(address, 1, &a) : rx_address_own(rx, &a));
-	port = gantry_addr_port(&a);
-	TRY(sock_listen(&a, port, port, &l->fd, &bound));
-	fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
-	gantry_addr_text(&bound, l->address);
-	TRY(inet_advertised(&bound, &l->advertised));
 	l->rx = rx;
+	TRY(address ? rx_address_parse(address, 1, &a) : rx_address_own(rx, &a));
+	TRY(open_listener(l, &a));
 	rx_mu_lock(&rx->mu);
 	gantry_list_append(&rx->listeners, &l->node);
 	rx_mu_unlock(&rx->mu);
 	*ret_listener = l;
 	l = NULL;
 out:
-	if (l && l->fd >= 0)
-		close(l->fd);
 	free(l);
 	return r;
 }
@@ -606,63 +596,28 @@ void gantry_rx_listener_close(struct gantry_rx_listener *listener)
 	gantry_list_each_safe (pos, &listener->meetings)
 		destroy_meeting(gantry_container(pos, struct meeting, node));
 	gantry_list_remove(&listener->node);
-	close(listener->fd);
 	rx_mu_unlock(&rx->mu);
+	inet_loop_lock();
+	inet_port_put(&rx_service, listener->port);
+	inet_loop_unlock();
 	free(listener);
-}
-
-static void turn_away(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
-{
-	uint32_t more = 0;
-
-	if (m->stranger)
-		rx_count(&l->rx->counters.strangers, 1);
-	if (gantry_ratelimit_pass(&l->quiet, &more))
-		LOG_WARN(RX, "%s: %s%s", l->address, m->text, LEFT_OUT(more));
 }
 
 static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
 {
 	l->nmeetings--;
-	l->nplaced -= has_place(m);
 	destroy_meeting(m);
 }
 
-/* What it holds is needed. A peer that this happens to tries again. */
-static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why) REQUIRES(rx_mu)
-{
-	m->stranger = 1;
-	snprintf(m->text, sizeof(m->text), "%s %s, and a newer connection replaced it", m->peer, why);
-	turn_away(l, m);
-	drop_meeting(l, m);
-}
-
-/* The oldest one that has not identified itself, then the oldest that has not proved it: if it has had its time. */
-static struct meeting *unproved(struct gantry_rx_listener *l)
-{
-	uint64_t now = gantry_now_ns();
-	struct meeting *asked = NULL;
-
-	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
-		if (now - m->since < YOUNG_NS)
-			continue;
-		if (m->state == MEET_SHAKE && m->dial.shake.state == INET_HEAR_HELLO)
-			return m;
-		if (!asked && m->state == MEET_SHAKE && !m->dial.shake.proved)
-			asked = m;
-	}
-	return asked;
-}
-
-/* The oldest one with a place whose connections the network has not begun, then the oldest of all: if it has had its
- * time. With a secret all of them are proved, and stay until their deadline. */
+/* The oldest one whose connections the network has not begun, then the oldest of all: if it has had its time. With a secret all of
+ * them are proved, and stay until their deadline. */
 static struct meeting *unconnected(struct gantry_rx_listener *l)
 {
 	uint64_t now = gantry_now_ns();
 	struct meeting *begun = NULL;
 
 	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
-		if (l->rx->key.auth != INET_AUTH_NONE || !has_place(m) || m->state >= MEET_READY)
+		if (l->rx->key.auth != INET_AUTH_NONE || m->state >= MEET_READY)
 			continue;
 		if (!m->conn->in.comm && now - m->since >= PLACED_NS)
 			return m;
@@ -672,55 +627,72 @@ static struct meeting *unconnected(struct gantry_rx_listener *l)
 	return begun;
 }
 
-/* New ones in; 1: something happened. */
-static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
+/* The place is needed. A peer that this happens to tries again. */
+static void recycle(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
 {
-	struct gantry_addr peer;
-	struct meeting *m, *oldest = NULL;
-	socklen_t len = sizeof(peer);
-	int fd;
+	char text[RX_TEXT];
 
-	if (l->nmeetings >= MEETINGS_MAX && !(oldest = unproved(l)))
-		return 0; /* until then further ones wait in the kernel */
-	memset(&peer, 0, sizeof(peer));
-	fd = accept4(l->fd, &peer.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (fd < 0) {
-		uint32_t more;
-
-		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED &&
-		    gantry_ratelimit_pass(&l->quiet, &more))
-			LOG_WARN(RX, "%s: accept: %s", l->address, strerror(errno));
-		return 0;
-	}
-	if (oldest)
-		recycle(l, oldest, "has not identified itself");
-	if (create_meeting(l->rx, fd, &peer, gantry_now_ns() + gantry_params()->connect_timeout, &m) != GANTRY_OK) {
-		close(fd);
-		return 0;
-	}
-	m->advertised = l->advertised;
-	gantry_list_append(&l->meetings, &m->node);
-	l->nmeetings++;
-	return 1;
+	snprintf(text, sizeof(text), "%s has sent its hello and nothing else, and a newer connection replaced it",
+		 m->peer);
+	turn_away(l, true, text);
+	drop_meeting(l, m);
 }
 
-/* Places for those that wait for one, in the order of their coming. */
-static void give_places(struct gantry_rx_listener *l) REQUIRES(rx_mu)
+/* A meeting with the oldest peer that waits for its answer; NULL: none does. */
+static struct meeting *meet_waiting(struct gantry_rx_listener *l)
 {
-	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
-		struct meeting *oldest;
+	uint64_t deadline = gantry_now_ns() + gantry_params()->connect_timeout;
+	struct inet_conn *c = NULL;
+	struct meeting *m = NULL;
+	struct rx_offer o;
 
-		if (m->state != MEET_PLACE)
-			continue;
-		if (l->nplaced >= PLACES_MAX) {
-			oldest = unconnected(l);
-			if (!oldest)
-				return;
-			recycle(l, oldest, "has sent its hello and nothing else");
-		}
-		give_place(m);
-		l->nplaced += has_place(m);
+	inet_loop_lock();
+	do
+		c = inet_conn_waiting(&rx_service, c);
+	while (c && c->port != l->port);
+	if (c && read_offer(l->rx, &c->shake, &o) && create_meeting(l->rx, 0, &c->addr, deadline, &m) == GANTRY_OK) {
+		m->tag = c->tag;
+		take_offer(m, &o);
 	}
+	inet_loop_unlock();
+	return m;
+}
+
+/* It gets a connection and a listener of the network, and is answered. False: it has left. The lock was let go in
+ * between, for what the network does: by the tag it is found again. */
+static bool answer_waiting(struct meeting *m) REQUIRES(rx_mu)
+{
+	uint8_t offer[RX_OFFER_SIZE];
+	gantry_result r = make_offer(m, offer);
+	struct inet_conn *c;
+
+	if (r != GANTRY_OK)
+		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+	inet_loop_lock();
+	c = inet_conn_tagged(&rx_service, m->tag);
+	if (c && (r != GANTRY_OK || inet_conn_accept(c, offer, sizeof(offer))))
+		m->fd = inet_conn_take(c, &m->dial.shake.seals);
+	inet_loop_unlock();
+	return m->fd >= 0;
+}
+
+/* The next one that waits gets a place. 0: there is none. */
+static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
+{
+	struct meeting *m, *oldest = NULL;
+
+	if (l->nmeetings >= MEETINGS_MAX && !(oldest = unconnected(l)))
+		return 0;
+	m = meet_waiting(l);
+	if (!m)
+		return 0;
+	if (oldest)
+		recycle(l, oldest);
+	gantry_list_append(&l->meetings, &m->node);
+	l->nmeetings++;
+	if (!answer_waiting(m))
+		drop_meeting(l, m);
+	return 1;
 }
 
 /* One round over all meetings: the first that is ready. */
@@ -728,20 +700,18 @@ static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_move
 {
 	struct gantry_rx_conn *ready = NULL;
 
-	for (int n = 0; n < ACCEPTS_PER_PASS && take_in(l); n++)
+	for (int n = 0; n < MEETINGS_MAX && take_in(l); n++)
 		*ret_moved = 1;
-	give_places(l);
 	gantry_list_each_entry_safe (m, &l->meetings, struct meeting, node) {
 		enum meeting_state before = m->state;
 
 		step_meeting(m);
 		*ret_moved |= m->state != before;
 		if (m->state == MEET_FAILED)
-			turn_away(l, m);
+			turn_away(l, m->stranger, m->text);
 		if (m->state == MEET_READY && !ready) {
 			ready = m->conn;
 			m->conn = NULL;
-			l->nplaced--;
 		} else if (m->state != MEET_FAILED) {
 			continue;
 		}
@@ -758,6 +728,8 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 	struct gantry_rx_conn *c;
 	struct gantry_waiter idle;
 
+	if (inet_forked(listener->port->forks))
+		return inet_refuse_forked("gantry_rx_accept");
 	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	rx_mu_lock(&rx->mu);
@@ -793,7 +765,7 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	rx_mu_lock(&rx->mu);
-	r = create_meeting(rx, -1, &to, deadline, &m);
+	r = create_meeting(rx, 1, &to, deadline, &m);
 	if (m)
 		m->to_epoch = epoch;
 	while (m && m->state < MEET_READY) {

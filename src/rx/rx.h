@@ -208,9 +208,9 @@ struct gantry_rx_conn {
 struct gantry_rx_listener {
 	struct gantry_list node; /* in rx->listeners */
 	struct gantry_rx *rx;	 /* borrowed */
-	int fd;
+	struct inet_port *port;
 	struct gantry_list meetings; /* the oldest first */
-	int nmeetings, nplaced;
+	int nmeetings;
 	struct gantry_ratelimit quiet;
 	char address[GANTRY_ADDR_TEXT];
 	struct gantry_addr advertised; /* the address given to peers, for one whose address is translated */
@@ -233,6 +233,7 @@ struct gantry_rx {
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
 	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
 	struct gantry_rx_counters counters; /* written under the mutex; rx_stats.c reads them relaxed */
+	uint64_t strangers; /* relaxed: the loop's thread counts them too; in the counters when these are read */
 	struct gantry_list node GUARDED_BY(loop_mu); /* rx_stats.c */
 	uint32_t number;			     /* of this one, in the process */
 	struct {				     /* ticks */

@@ -24,7 +24,7 @@ static void put_rx(struct gantry_metrics *m, const struct gantry_rx *rx)
 		{GANTRY_METRIC_RX_WAY, "way", "staged", &c->staged_bytes},
 		{GANTRY_METRIC_RX_WAY, "way", "direct", &c->direct_bytes},
 		{GANTRY_METRIC_RX_LAUNCHES, NULL, NULL, &c->launches},
-		{GANTRY_METRIC_RX_STRANGERS, NULL, NULL, &c->strangers},
+		{GANTRY_METRIC_RX_STRANGERS, NULL, NULL, &rx->strangers},
 		{GANTRY_METRIC_RX_STAGING, NULL, NULL, &c->stage_memory},
 	};
 

@@ -204,6 +204,49 @@ TEST(test_crowd)
 	put(&first, p);
 }
 
+/* A port of its own: no other service has connections from it, what comes to nothing there is the service's to know, and peers that
+ * wait are bounded as strangers are. */
+TEST(test_own)
+{
+	struct inet_port *shared = get(&second), *p, *q;
+	struct inet_protocol protocol = {"first", 4, "there", "here", NULL};
+	struct inet_handshake h;
+	int fds[CROWD], before = seen(&lost);
+
+	inet_loop_lock();
+	CHECK_OK(inet_port_open(&first, &(struct gantry_addr){.in = lo_addr(0)}, &p, &p));
+	CHECK_OK(inet_port_open(&first, &(struct gantry_addr){.in = lo_addr(0)}, &q, &q));
+	CHECK_EQ(inet_port_open(&first, &q->addr, &q, &q), GANTRY_ERR_LIMIT);
+	CHECK(p != q && p != shared && p->owner == &p);
+	inet_loop_unlock();
+	CHECK(get(&second) == shared); /* not one of these */
+	put(&second, shared);
+	CHECK_EQ(shake(&p->addr, "second", "abc", &h), INET_FAILED);
+	CHECK_HAS(h.text, "no second listener at this port");
+	close(dial(&p->addr.in)); /* without a hello */
+	UNTIL(seen(&lost) == before + 2);
+	CHECK_EQ(shake(&p->addr, "first", "abc", &h), INET_DONE);
+	for (int i = 0; i < CROWD; i++) {
+		fds[i] = dial(&p->addr.in);
+		CHECK_OK(inet_handshake_start_client(&h, &protocol, &none, "w", 1));
+		CHECK_EQ(inet_handshake_move(&h, fds[i]), INET_AGAIN);
+	}
+	UNTIL(conns() == PLACES);
+	CHECK_EQ(shake(&q->addr, "first", "abc", &h), INET_DONE); /* they are in no one else's way */
+	CHECK_EQ(shake(&shared->addr, "second", "abc", &h), INET_DONE);
+	CHECK(conns() == PLACES && strangers() == 0);
+	close(fds[0]);
+	UNTIL(seen(&lost) == before + 3);
+	UNTIL(conns() == PLACES); /* the next one has its place */
+	put(&first, q);
+	CHECK_EQ(conns(), PLACES);
+	put(&first, p);
+	CHECK_EQ(conns(), 0);
+	for (int i = 1; i < CROWD; i++)
+		close(fds[i]);
+	put(&second, shared);
+}
+
 /* Another one has the port. */
 TEST(test_taken)
 {

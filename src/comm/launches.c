@@ -312,6 +312,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 					.args_size = launch->args_size,
 					.abort = comm->abort_dev,
 					.help = launch->drives && !w->captured ? &comm->help : NULL,
+					.yields = comm->help.crowded && !launch->ops,
 					.failure = comm->life.failure,
 					.eventcounts = launch->eventcount ? launch->eventcount
 						       : comm->all_notify ? comm->eventcounts

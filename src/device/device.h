@@ -56,6 +56,7 @@ struct gantry_launch {
 	struct gantry_eventcount
 		*eventcounts; /* borrowed: eventcounts[b] is what block b sleeps on; NULL: it only spins and yields */
 	const struct gantry_help *help; /* borrowed; used by CPU threads; NULL: none */
+	int yields; /* CPU threads: what a block waits for may need this CPU, so it yields instead of spinning */
 	struct gantry_failure *failure; /* borrowed: what holds the stream if the kernel fails; NULL: nothing */
 };
 

@@ -48,6 +48,7 @@ struct dev_ending {
 
 struct dev_thread {
 	uint32_t lane, lanes, block, blocks;
+	uint32_t yields; /* gantry_launch.yields */
 	const uint32_t *abort;
 	struct gantry_eventcount *eventcount;
 	const struct gantry_help *help;
@@ -216,7 +217,8 @@ void gantry_host_wait_done(struct dev_wait *w);
 
 DEV void dev_wait_init(struct dev_wait *w)
 {
-	w->n = w->proxied = w->backoff.announced = 0;
+	w->n = dev_self.yields ? gantry_host_spin : 0;
+	w->proxied = w->backoff.announced = 0;
 	w->backoff.since = w->began = 0;
 }
 DEV void dev_wait_proxied(struct dev_wait *w, int yes)

@@ -77,8 +77,9 @@ enum host_item_kind {
 enum { HOST_INLINE_ARGS = 176 };
 struct host_mark;
 struct host_item {
-	uint32_t kind;
+	uint16_t kind;
 	uint16_t blocks, lanes;
+	uint16_t yields; /* LAUNCH */
 	union {
 		void (*fn)(const void *args); /* LAUNCH */
 		struct host_mark *mark;	      /* RECORD, WAIT: a reference */

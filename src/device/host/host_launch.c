@@ -284,6 +284,7 @@ static struct dev_thread make_thread(const struct host_item *item, uint32_t bloc
 				   .lanes = item->lanes,
 				   .block = block,
 				   .blocks = item->blocks,
+				   .yields = item->yields,
 				   .abort = item->abort,
 				   .eventcount = item->eventcounts ? &item->eventcounts[block] : NULL,
 				   .help = item->help,
@@ -384,6 +385,7 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
 				 .abort = l->abort,
 				 .eventcounts = l->eventcounts,
 				 .help = l->help,
+				 .yields = l->yields != 0,
 				 .failure = l->failure};
 
 	(void)dev;

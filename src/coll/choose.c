@@ -62,7 +62,7 @@ static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 enum {
 	BEGIN_CPU = 450,      /* ns: a call, without its hops */
 	BEGIN_GPU = 14500,    /* with the launch */
-	GET_CORE = 25000,     /* ns until a receiver that shares its core runs */
+	GET_CORE = 1000,      /* ns until a receiver that shares its core runs */
 	GET_CORE_NET = 5000,  /* over TCP, where a hop's own time is longer; fitted with the next one */
 	CROWD_MESSAGE = 2700, /* ns more for a message over TCP where ranks share cores */
 	CROWD_PART = 32768,   /* bytes of a part there at least, by direct2 */

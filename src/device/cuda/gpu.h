@@ -150,7 +150,7 @@ static inline void cuda_unload_kernels(struct cuda_gpu *g)
 }
 /* cuda_memory.c: unmaps what was never closed. */
 void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
-/* stream.c: returns when everything in the stream is done, as the driver's calls do; the context is current. */
+/* cuda_stream.c: returns when everything in the stream is done, as the driver's calls do; the context is current. */
 unsigned gantry_cuda_wait(cu_stream stream);
 unsigned gantry_cuda_stream_apart(cu_stream *ret_stream); /* for stream_create_apart and the device's own; the same */
 

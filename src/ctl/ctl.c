@@ -437,10 +437,10 @@ static gantry_result check_call(struct gantry_ctl *m, int rank, size_t size)
 	return GANTRY_OK;
 }
 
-static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size)
+static gantry_result queue_frame(struct gantry_ctl *m, struct inet_header *h, const void *data, size_t size)
 	REQUIRES(loop_mu)
 {
-	struct ctl_out *out;
+	struct inet_queued *out;
 
 	if (m->over != GANTRY_OK || !m->callbacks) /* else the hub answers for a rank that is gone */
 		TRY_NOW(find_obstacle(m, h->to));
@@ -450,17 +450,17 @@ static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const
 			 m->config.rank, m->hub, m->conn->out_bytes);
 	h->from = m->config.rank;
 	h->size = (uint32_t)size;
-	out = ctl_out_make(ctl_buf_make(h, data));
+	out = inet_queued_make(inet_frame_make(h, data));
 	if (!out)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a message of %zu bytes", size);
-	ctl_conn_write(m->conn, out);
+	inet_stream_write(m->conn, out);
 	inet_loop_wake();
 	return GANTRY_OK;
 }
 
 gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, const void *data, size_t size)
 {
-	struct ctl_head h = {.kind = CTL_MESSAGE, .to = to, .tag = tag};
+	struct inet_header h = {.kind = CTL_MESSAGE, .to = to, .tag = tag};
 	gantry_result r = GANTRY_OK;
 
 	TRY(check_call(ctl, to, size));
@@ -542,8 +542,8 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 /* ---- asking and gathering ---- */
 
 /* Queues the frame and waits for its answer, no longer than the timeout. OK: call->done says which. */
-static gantry_result ask_hub(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size, uint64_t timeout,
-			     struct ctl_call *call) REQUIRES(loop_mu)
+static gantry_result ask_hub(struct gantry_ctl *m, struct inet_header *h, const void *data, size_t size,
+			     uint64_t timeout, struct ctl_call *call) REQUIRES(loop_mu)
 {
 	uint64_t deadline = from_now(timeout);
 	gantry_result stopped = GANTRY_OK;
@@ -563,7 +563,7 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 			      size_t *reply_size)
 {
 	struct ctl_call call = {.to = to, .reply = reply, .room = reply_size ? *reply_size : 0};
-	struct ctl_head h = {.kind = CTL_CALL, .to = to, .result = kind};
+	struct inet_header h = {.kind = CTL_CALL, .to = to, .result = kind};
 	char seconds[16], text[160];
 	gantry_result r;
 
@@ -602,15 +602,15 @@ static uint64_t gather_limit(const struct gantry_ctl *m)
 }
 
 /* Through the hub: this rank's part goes there, all parts come back. */
-static gantry_result gather_at_hub(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size,
+static gantry_result gather_at_hub(struct gantry_ctl *m, struct inet_header *h, const void *mine, size_t size,
 				   struct ctl_call *call) REQUIRES(loop_mu)
 {
 	return ask_hub(m, h, mine, size, gather_limit(m), call);
 }
 
 /* Past the hub, which only gets the size of the parts and reports when all ranks have them. */
-static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size, void *all,
-				     struct ctl_call *call) REQUIRES(loop_mu)
+static gantry_result gather_directly(struct gantry_ctl *m, struct inet_header *h, const void *mine, size_t size,
+				     void *all, struct ctl_call *call) REQUIRES(loop_mu)
 {
 	uint8_t body[4];
 	gantry_result r;
@@ -635,7 +635,7 @@ static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, c
 gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, size_t size, void *all)
 {
 	struct ctl_call call = {.to = -1, .reply = all, .room = size * (size_t)ctl->config.nranks};
-	struct ctl_head h = {.kind = CTL_GATHER, .to = -1};
+	struct inet_header h = {.kind = CTL_GATHER, .to = -1};
 	gantry_result r = GANTRY_OK;
 	int others = 0;
 

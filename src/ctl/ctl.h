@@ -18,7 +18,7 @@
  * text. A rank that hears nothing from the hub for the timeout counts the hub's rank as lost. A rank that leaves says
  * so first and is not lost. If the hub's process leaves properly, the others go on without a control plane. With
  * GANTRY_RESUME a connection that breaks, and was not ended, is no loss: the rank dials again until the timeout, and
- * every frame still comes once and in order (ctl_service.h, docs/design/0031).
+ * every frame still comes once and in order (inet/stream.h, docs/design/0031).
  *
  * Trust. The unique id carries a random key: only a holder of the id can join; with GANTRY_SECRET set the key is mixed
  * with it. Both directions prove it by HMAC-SHA256 over nonces (without OpenSSL: by the key itself). Connections

@@ -138,17 +138,17 @@ static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret) REQUIRE
 /* The hub has the new socket. If it says that nothing outlives sockets any more, it is about to tell why. */
 static void resume_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu)
 {
-	struct ctl_conn *c = m->conn;
+	struct inet_stream *c = m->conn;
 	uint64_t received = a->resumes ? a->received : c->session.acked;
 	struct inet_seals seals;
 	int fd;
 
-	if (!ctl_conn_counts(c, received) || a->first > c->session.received) {
+	if (!inet_stream_counts(c, received) || a->first > c->session.received) {
 		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "its frame count does not match what was sent");
 		return;
 	}
 	fd = inet_dial_take(&m->dial.to_hub, &seals);
-	if (ctl_conn_resume(c, fd, &seals, &m->dial.to_hub.to, received, a->first) != GANTRY_OK) {
+	if (inet_stream_resume(c, fd, &seals, &m->dial.to_hub.to, received, a->first) != GANTRY_OK) {
 		retry_later(m);
 		return;
 	}
@@ -163,7 +163,8 @@ static void begin_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQUI
 	struct inet_seals seals;
 	int fd = inet_dial_take(&m->dial.to_hub, &seals);
 
-	if (ctl_conn_make(fd, &seals, &m->dial.to_hub.to, &ctl_member_ops, m, &m->conn) != GANTRY_OK) {
+	if (inet_stream_make(&ctl_service.streams, fd, &seals, &m->dial.to_hub.to, &ctl_member_ops, m, &m->conn) !=
+	    GANTRY_OK) {
 		ctl_member_over(m, GANTRY_ERR_NOMEM, "rank %d: %s", m->config.rank, gantry_last_error());
 		return;
 	}

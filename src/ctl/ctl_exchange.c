@@ -19,14 +19,14 @@ static void move_on(struct gantry_ctl *m) REQUIRES(loop_mu);
 
 static void tell_hub(struct gantry_ctl *m, gantry_result r, const char *text) REQUIRES(loop_mu)
 {
-	struct ctl_head h = {.kind = CTL_HAVE, .from = m->config.rank, .to = -1, .tag = m->direct.exchange->number};
+	struct inet_header h = {.kind = CTL_HAVE, .from = m->config.rank, .to = -1, .tag = m->direct.exchange->number};
 
 	if (m->direct.exchange->told || !m->conn)
 		return;
 	m->direct.exchange->told = 1;
 	h.result = (uint32_t)r;
 	h.size = (uint32_t)strlen(text);
-	ctl_conn_send(m->conn, &h, text);
+	inet_stream_send(m->conn, &h, text);
 }
 
 /* Everybody hears why from the hub, this rank as well. */
@@ -84,14 +84,14 @@ static void block_arrived(struct gantry_ctl *m) REQUIRES(loop_mu)
 	move_on(m);
 }
 
-static int hear_have(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int hear_have(struct inet_stream *c, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 	int right = h->kind == CTL_HAVE && h->tag == m->direct.exchange->number;
 
 	(void)body;
 	m->direct.exchange->conn = NULL;
-	ctl_conn_close(c);
+	inet_stream_close(c);
 	if (right)
 		block_arrived(m);
 	else
@@ -99,37 +99,37 @@ static int hear_have(struct ctl_conn *c, const struct ctl_head *h, const uint8_t
 	return 1;
 }
 
-static void sending_broke(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
+static void sending_broke(struct inet_stream *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 
 	(void)why;
 	m->direct.exchange->conn = NULL;
-	ctl_conn_close(c);
+	inet_stream_close(c);
 	retry_later(m, cause, false);
 }
 
-static const struct ctl_conn_ops sending_ops = {.frame = hear_have, .broken = sending_broke};
+static const struct inet_stream_ops sending_ops = {.frame = hear_have, .broken = sending_broke};
 
 static void send_block(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_exchange *x = m->direct.exchange;
 	int round = x->bruck.sent, fd;
-	struct ctl_head h = {.kind = CTL_BLOCK, .from = m->config.rank, .to = receiver(m), .tag = x->number};
+	struct inet_header h = {.kind = CTL_BLOCK, .from = m->config.rank, .to = receiver(m), .tag = x->number};
 	struct inet_seals seals;
-	struct ctl_buf *b;
+	struct inet_frame *b;
 
 	h.size = (uint32_t)ctl_bruck_size(&x->bruck, round);
 	fd = inet_dial_take(&x->dial, &seals);
-	if (ctl_conn_make(fd, &seals, &x->dial.to, &sending_ops, m, &x->conn) != GANTRY_OK) {
+	if (inet_stream_make(&ctl_service.streams, fd, &seals, &x->dial.to, &sending_ops, m, &x->conn) != GANTRY_OK) {
 		give_up(m, GANTRY_ERR_NOMEM, "%s", gantry_last_error());
 		return;
 	}
 	x->step = EXCHANGE_SENT;
-	b = ctl_buf_make(&h, NULL);
+	b = inet_frame_make(&h, NULL);
 	if (b)
-		ctl_bruck_fill(&x->bruck, round, b->bytes + CTL_HEAD_SIZE);
-	ctl_conn_write(x->conn, ctl_out_make(b));
+		ctl_bruck_fill(&x->bruck, round, b->bytes + INET_HEADER_SIZE);
+	inet_stream_write(x->conn, inet_queued_make(b));
 }
 
 static struct gantry_ctl *member_of(struct inet_dial *d)
@@ -225,30 +225,30 @@ static void move_on(struct gantry_ctl *m)
 
 /* ---- receiving ---- */
 
-static int hear_block(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int hear_block(struct inet_stream *c, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 	struct ctl_exchange *x = m->direct.exchange;
-	const struct ctl_head have = {.kind = CTL_HAVE, .from = m->config.rank, .to = h->from, .tag = h->tag};
+	const struct inet_header have = {.kind = CTL_HAVE, .from = m->config.rank, .to = h->from, .tag = h->tag};
 
 	if (!x || h->kind != CTL_BLOCK || h->tag != x->number ||
 	    ctl_bruck_take(&x->bruck, h->from, body, h->size) != GANTRY_OK) {
-		ctl_conn_close(c);
+		inet_stream_close(c);
 		return 1;
 	}
-	ctl_conn_send(c, &have, NULL);
-	ctl_conn_finish(c, LINGER_NS);
+	inet_stream_send(c, &have, NULL);
+	inet_stream_finish(c, LINGER_NS);
 	move_on(m);
 	return 1;
 }
 
-static void receiving_broke(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
+static void receiving_broke(struct inet_stream *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	(void)why, (void)cause;
-	ctl_conn_close(c); /* its sender dials again, or is lost */
+	inet_stream_close(c); /* its sender dials again, or is lost */
 }
 
-static const struct ctl_conn_ops receiving_ops = {.frame = hear_block, .broken = receiving_broke};
+static const struct inet_stream_ops receiving_ops = {.frame = hear_block, .broken = receiving_broke};
 
 static struct gantry_ctl *find_member(uint64_t tag) REQUIRES(loop_mu)
 {
@@ -284,7 +284,7 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 	struct gantry_ctl *m = find_member(c->tag);
 	struct ctl_exchange_hello h;
 	struct ctl_exchange *x;
-	struct ctl_conn *conn;
+	struct inet_stream *conn;
 	struct gantry_addr from = c->addr;
 	struct inet_seals seals;
 	uint8_t have;
@@ -303,12 +303,12 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 	if (!inet_conn_accept(c, &have, sizeof(have)))
 		return;
 	fd = inet_conn_take(c, &seals);
-	if (ctl_conn_make(fd, &seals, &from, &receiving_ops, m, &conn) != GANTRY_OK)
+	if (inet_stream_make(&ctl_service.streams, fd, &seals, &from, &receiving_ops, m, &conn) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	if (have)
-		ctl_conn_finish(conn, LINGER_NS);
+		inet_stream_finish(conn, LINGER_NS);
 	else
-		conn->in.max_gathered = (uint32_t)(x->bruck.part * (size_t)m->config.nranks);
+		conn->in.max_grown = (uint32_t)(x->bruck.part * (size_t)m->config.nranks);
 }
 
 struct inet_service exchange_service = {
@@ -358,9 +358,9 @@ void ctl_exchange_tick(struct gantry_ctl *m)
 
 static void close_received(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	gantry_list_each_entry_safe (c, &ctl_service.conns, struct ctl_conn, node)
+	gantry_list_each_entry_safe (c, &ctl_service.streams.open, struct inet_stream, node)
 		if (c->ops == &receiving_ops && c->owner == m)
-			ctl_conn_close(c);
+			inet_stream_close(c);
 }
 
 void ctl_exchange_end(struct gantry_ctl *m)
@@ -370,7 +370,7 @@ void ctl_exchange_end(struct gantry_ctl *m)
 	if (!x)
 		return;
 	inet_dial_end(&x->dial);
-	ctl_conn_close(x->conn);
+	inet_stream_close(x->conn);
 	close_received(m);
 	m->direct.exchange = NULL;
 	free(x);

@@ -34,7 +34,7 @@ struct ctl_exchange {
 	/* The message on its way. */
 	enum exchange_step step;
 	struct inet_dial dial;
-	struct ctl_conn *conn; /* SENT: until HAVE */
+	struct inet_stream *conn; /* SENT: until HAVE */
 	struct gantry_addr addrs[INET_CANDIDATES];
 	int naddrs;
 	uint64_t failing_since; /* ns; 0: the last attempt has not failed */

@@ -32,8 +32,8 @@ enum { STALLS = 4 }; /* in GANTRY_TIMEOUT: after one without a word the hub is d
 struct callback {
 	struct gantry_list node; /* in the service's events */
 	struct gantry_ctl *member;
-	struct ctl_head head; /* LOST or CALL */
-	uint8_t bytes[];      /* a text with its end, or what the call brings */
+	struct inet_header head; /* LOST or CALL */
+	uint8_t bytes[];	 /* a text with its end, or what the call brings */
 };
 
 static void tell_news(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -42,7 +42,7 @@ static void tell_news(struct gantry_ctl *m) REQUIRES(loop_mu)
 	gantry_cond_broadcast(&m->news);
 }
 
-static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const void *bytes, size_t n)
+static void queue_callback(struct gantry_ctl *m, const struct inet_header *h, const void *bytes, size_t n)
 	REQUIRES(loop_mu)
 {
 	struct callback *cb = malloc(sizeof(*cb) + n);
@@ -62,7 +62,7 @@ static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const
 
 static void callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu)
 {
-	const struct ctl_head h = {.kind = CTL_LOST, .from = rank, .result = why};
+	const struct inet_header h = {.kind = CTL_LOST, .from = rank, .result = why};
 
 	if (m->leaving)
 		return;
@@ -75,7 +75,7 @@ static void answer_call(struct callback *cb) REQUIRES(loop_mu)
 {
 	static uint8_t reply[GANTRY_CTL_MESSAGE_MAX]; /* the service thread's */
 	struct gantry_ctl *m = cb->member;
-	struct ctl_head h = {.kind = CTL_REPLY, .from = m->config.rank, .to = cb->head.from, .tag = cb->head.tag};
+	struct inet_header h = {.kind = CTL_REPLY, .from = m->config.rank, .to = cb->head.from, .tag = cb->head.tag};
 	gantry_result r = GANTRY_ERR_UNSUPPORTED;
 	size_t size = sizeof(reply);
 
@@ -92,7 +92,7 @@ static void answer_call(struct callback *cb) REQUIRES(loop_mu)
 	h.size = (uint32_t)size;
 	h.result = (uint32_t)r;
 	if (m->conn)
-		ctl_conn_send(m->conn, &h, reply);
+		inet_stream_send(m->conn, &h, reply);
 }
 
 static void run_callback(struct callback *cb) REQUIRES(loop_mu)
@@ -173,14 +173,14 @@ static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const c
 /* Where connections outlive their sockets an end alone means nothing: the hub would wait for this rank. */
 static void hang_up(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_LOST};
+	struct inet_header h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_LOST};
 
 	if (m->conn && m->conn->session.on && !m->conn->session.parting) {
 		h.size = (uint32_t)strlen(m->over_text);
-		ctl_conn_send(m->conn, &h, m->over_text);
-		ctl_conn_finish(m->conn, CTL_ANSWER_NS);
+		inet_stream_send(m->conn, &h, m->over_text);
+		inet_stream_finish(m->conn, CTL_ANSWER_NS);
 	} else {
-		ctl_conn_close(m->conn);
+		inet_stream_close(m->conn);
 	}
 	m->conn = NULL;
 }
@@ -262,13 +262,13 @@ static void maybe_joined(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void ask_time(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct ctl_head h = {.kind = CTL_TIME, .from = m->config.rank, .to = -1, .tag = gantry_now_ns()};
+	const struct inet_header h = {.kind = CTL_TIME, .from = m->config.rank, .to = -1, .tag = gantry_now_ns()};
 
 	ASSERT(m->conn && m->trips > 0);
-	ctl_conn_send(m->conn, &h, NULL);
+	inet_stream_send(m->conn, &h, NULL);
 }
 
-static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void on_time(struct gantry_ctl *m, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	uint64_t now = gantry_now_ns(), trip = now - h->tag;
 
@@ -284,7 +284,7 @@ static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 	maybe_joined(m);
 }
 
-static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void on_message(struct gantry_ctl *m, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct ctl_message *msg = m->inbox_bytes <= INBOX_MAX ? malloc(sizeof(*msg) + h->size) : NULL;
 
@@ -306,7 +306,7 @@ static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uin
 }
 
 /* Of another rank to a call, or of the hub to an allgather. */
-static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void on_reply(struct gantry_ctl *m, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
 		if (call->tag != h->tag || call->to != h->from)
@@ -322,7 +322,7 @@ static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8
 	tell_news(m);
 }
 
-static void on_lost_peer(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void on_lost_peer(struct gantry_ctl *m, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	char text[CTL_TEXT_MAX];
 
@@ -353,7 +353,7 @@ static void is_with_hub(void *ctx, int rank)
 	m->peers[rank].with_hub = 1;
 }
 
-static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int on_ready(struct gantry_ctl *m, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	if (m->ready || ctl_ready_decode(body, h->size, m->config.nranks, is_with_hub, m, m->direct.addrs,
 					 &m->direct.naddrs) != GANTRY_OK)
@@ -364,7 +364,7 @@ static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 }
 
 /* From or about another rank. 1 if that is right at this time. */
-static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int on_rank_frame(struct gantry_ctl *m, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	if (h->from < 0 || h->from >= m->config.nranks || !m->ready)
 		return 0;
@@ -398,7 +398,7 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 	}
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int on_frame(struct inet_stream *c, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 	char text[CTL_TEXT_MAX];
@@ -406,7 +406,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 
 	switch (h->kind) {
 	case CTL_LIFE:
-		ctl_conn_send_life(c);
+		inet_stream_send_life(c);
 		break;
 	case CTL_TIME:
 		on_time(m, h, body);
@@ -438,12 +438,12 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	return m->step == STEP_OVER;
 }
 
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
+static void on_broken(struct inet_stream *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	ctl_member_hub_lost(c->owner, why, cause);
 }
 
-static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
+static void on_cut(struct inet_stream *c, const char *cause) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 
@@ -453,12 +453,12 @@ static void on_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu)
 	ctl_dial_again(m);
 }
 
-const struct ctl_conn_ops ctl_member_ops = {.frame = on_frame, .broken = on_broken, .cut = on_cut};
+const struct inet_stream_ops ctl_member_ops = {.frame = on_frame, .broken = on_broken, .cut = on_cut};
 
 void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 {
 	m->conn->session.on = a->resumes;
-	m->conn->in.max_gathered = (uint32_t)m->config.nranks * GANTRY_CTL_MESSAGE_MAX;
+	m->conn->in.max_grown = (uint32_t)m->config.nranks * GANTRY_CTL_MESSAGE_MAX;
 	m->step = STEP_WAITING;
 	m->best_trip = UINT64_MAX;
 	/* In one process there is one clock. */
@@ -477,7 +477,7 @@ void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 /* False: there is no receiver for it, or none that would miss it. */
 static bool say_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
+	struct inet_header h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
 
 	if (m->step == STEP_WAITING && *m->gave_up) { /* the others shall know why, not only that it is gone */
 		h.result = GANTRY_ERR_PEER_LOST;
@@ -485,7 +485,7 @@ static bool say_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 	}
 	if (!m->conn || (m->step != STEP_JOINED && !h.size))
 		return false;
-	ctl_conn_send(m->conn, &h, m->gave_up);
+	inet_stream_send(m->conn, &h, m->gave_up);
 	m->conn->session.parting = true;
 	return true;
 }
@@ -507,14 +507,14 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 	if (!m->leave_by) {
 		m->leave_by = inet_loop.now + linger;
 		if (!say_leave(m)) {
-			ctl_conn_close(m->conn);
+			inet_stream_close(m->conn);
 			m->conn = NULL;
 		}
 	}
 	if (waits_for_hub(m))
 		return;
 	inet_dial_stop(&m->dial.to_hub);
-	ctl_conn_finish(m->conn, linger);
+	inet_stream_finish(m->conn, linger);
 	ASSERT(ctl_service.nleaving > 0);
 	ctl_service.nleaving--;
 	ctl_exchange_forget(m);
@@ -539,7 +539,7 @@ void ctl_members_take(void)
 
 static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
+	struct inet_header h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
 	char seconds[16], cause[400], word[450];
 
 	ctl_seconds(m->timeout, seconds);
@@ -552,8 +552,8 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	snprintf(word, sizeof(word), "gave up on the bootstrap root: %s", cause);
 	h.size = (uint32_t)strlen(word);
 	if (m->step == STEP_JOINED) {
-		ctl_conn_send(m->conn, &h, word);
-		ctl_conn_finish(m->conn, CTL_ANSWER_NS);
+		inet_stream_send(m->conn, &h, word);
+		inet_stream_finish(m->conn, CTL_ANSWER_NS);
 		m->conn = NULL;
 	}
 	ctl_member_hub_lost(m, GANTRY_ERR_PEER_SILENT, cause);
@@ -561,7 +561,7 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct ctl_conn *c = m->conn;
+	const struct inet_stream *c = m->conn;
 	uint64_t stall = m->timeout / STALLS;
 
 	ASSERT(c);
@@ -574,7 +574,7 @@ static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_dial_again(m);
 	else if (c->session.on)
 		ctl_service_due(c->heard + stall);
-	if (m->dial.to_hub.state == INET_DIAL_PAUSE && !ctl_conn_is_cut(c) && inet_loop.now - c->heard < stall)
+	if (m->dial.to_hub.state == INET_DIAL_PAUSE && !inet_stream_is_cut(c) && inet_loop.now - c->heard < stall)
 		inet_dial_stop(&m->dial.to_hub); /* its answer came after all */
 }
 

@@ -82,8 +82,8 @@ struct gantry_ctl {
 	enum ctl_step step GUARDED_BY(loop_mu);
 	uint64_t leave_by GUARDED_BY(loop_mu); /* ns: the hub knows that it leaves, or will; 0: not yet */
 	struct ctl_dial dial GUARDED_BY(loop_mu);
-	struct ctl_conn *conn GUARDED_BY(loop_mu); /* NULL before it was accepted */
-	uint64_t deadline GUARDED_BY(loop_mu);	   /* of reaching the hub, then of waiting there; UINT64_MAX: none */
+	struct inet_stream *conn GUARDED_BY(loop_mu); /* NULL before it was accepted */
+	uint64_t deadline GUARDED_BY(loop_mu);	      /* of reaching the hub, then of waiting there; UINT64_MAX: none */
 	uint64_t wait_by GUARDED_BY(loop_mu); /* when it stops waiting for other ranks to join; UINT64_MAX: never */
 	int trips GUARDED_BY(loop_mu);	      /* round trips still to make */
 	int ready GUARDED_BY(loop_mu);	      /* all ranks are here */
@@ -123,7 +123,7 @@ void ctl_member_hub_lost(struct gantry_ctl *m, gantry_result why, const char *ca
 /* No control plane for this rank any more: all waiters get the error. Closes the connection. */
 void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
 	__attribute__((format(printf, 3, 4)));
-extern const struct ctl_conn_ops ctl_member_ops; /* of m->conn */
+extern const struct inet_stream_ops ctl_member_ops; /* of m->conn */
 
 /* ctl_dial.c */
 extern const struct inet_dial_ops ctl_dial_ops;		     /* of m->dial.to_hub */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The unique id, the hand-shake's payloads, and frames: heads, and the parser that cuts a stream into them. */
+/* The unique id, the hand-shake's payloads, and what a frame may say. */
 #include "ctl/ctl_wire.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "ctl/ctl_bruck.h"
 
-enum { HEAD_MAGIC = 0x4c544347, ID_MAGIC = 0x44494e47 }; /* "GCTL", "GNID" */
+enum { ID_MAGIC = 0x44494e47 }; /* "GNID" */
 
 static const struct {
 	const char *name;
@@ -24,125 +24,19 @@ const char *ctl_kind_name(uint32_t kind)
 	return kind > CTL_NONE && kind < CTL_KIND_COUNT ? kinds[kind].name : "?";
 }
 
-void ctl_head_encode(const struct ctl_head *h, uint8_t out[CTL_HEAD_SIZE])
+bool ctl_allows(const struct inet_header *h, const struct inet_parser *p)
 {
-	put32(out, HEAD_MAGIC);
-	put32(out + 4, h->kind);
-	put32(out + 8, (uint32_t)h->from);
-	put32(out + 12, (uint32_t)h->to);
-	put64(out + 16, h->tag);
-	put32(out + 24, h->size);
-	put32(out + 28, h->result);
-}
+	/* Frames that grow with the number of ranks. */
+	bool grows = h->kind == CTL_GATHERED || h->kind == CTL_READY || h->kind == CTL_LEFT || h->kind == CTL_BLOCK;
 
-uint32_t ctl_head_kind(const uint8_t in[CTL_HEAD_SIZE])
-{
-	return get32(in + 4);
-}
-
-gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *ret)
-{
-	struct ctl_head h = {
-		.kind = get32(in + 4),
-		.from = (int32_t)get32(in + 8),
-		.to = (int32_t)get32(in + 12),
-		.tag = get64(in + 16),
-		.size = get32(in + 24),
-		.result = get32(in + 28),
-	};
-
-	if (get32(in) != HEAD_MAGIC || h.kind <= CTL_NONE || h.kind >= CTL_KIND_COUNT || h.size > kinds[h.kind].max)
-		return GANTRY_ERR_PROTOCOL;
-	if (h.from < -1 || h.from >= CTL_RANKS_MAX || h.to < -1 || h.to >= CTL_RANKS_MAX)
-		return GANTRY_ERR_PROTOCOL;
+	if (h->kind <= CTL_NONE || h->kind >= CTL_KIND_COUNT || h->size > kinds[h->kind].max)
+		return false;
+	if (h->from < -1 || h->from >= CTL_RANKS_MAX || h->to < -1 || h->to >= CTL_RANKS_MAX)
+		return false;
 	/* AGAIN is no outcome of anything that a frame reports. */
-	if (h.kind != CTL_CALL && (h.result >= GANTRY_RESULT_COUNT || h.result == GANTRY_AGAIN))
-		return GANTRY_ERR_PROTOCOL;
-	*ret = h;
-	return GANTRY_OK;
-}
-
-/* Whether the bytes that are there so far may begin a frame: a stranger need not fill a head to be known as one. */
-static int may_be(const struct ctl_parser *p)
-{
-	uint8_t magic[4];
-
-	put32(magic, HEAD_MAGIC);
-	return memcmp(p->raw, magic, p->have < sizeof(magic) ? p->have : sizeof(magic)) == 0;
-}
-
-/* Frames that grow with the number of ranks. */
-static int grow_body(uint32_t kind)
-{
-	return kind == CTL_GATHERED || kind == CTL_READY || kind == CTL_LEFT || kind == CTL_BLOCK;
-}
-
-/* The head is whole: what it says, and room for the body. */
-static gantry_result begin_body(struct ctl_parser *p)
-{
-	if (ctl_head_decode(p->raw, &p->head) != GANTRY_OK ||
-	    p->head.size > (grow_body(p->head.kind) ? p->max_gathered : p->max_body))
-		return GANTRY_ERR_PROTOCOL;
-	p->body = malloc((size_t)p->head.size + 1); /* never NULL for want of bytes */
-	return p->body ? GANTRY_OK : GANTRY_ERR_NOMEM;
-}
-
-/* As much as is missing up to `whole`. Returns how much that was. */
-static size_t take_bytes(struct ctl_parser *p, uint8_t *to, size_t whole, const uint8_t *in, size_t n)
-{
-	if (n > whole - p->have)
-		n = whole - p->have;
-	if (n)
-		memcpy(to, in, n);
-	p->have += n;
-	return n;
-}
-
-gantry_result ctl_parse(struct ctl_parser *p, const uint8_t *in, size_t n, ctl_frame_fn frame, void *ctx)
-{
-	const uint8_t *end = in + n;
-
-	if (p->have >= CTL_HEAD_SIZE && !p->body)
-		return GANTRY_ERR_PROTOCOL; /* its head was refused: a connection that lingers is still read */
-	while (in < end) {
-		struct ctl_head head;
-		uint8_t *body;
-		int stop;
-
-		if (p->have < CTL_HEAD_SIZE) {
-			in += take_bytes(p, p->raw + p->have, CTL_HEAD_SIZE, in, (size_t)(end - in));
-			if (!may_be(p))
-				return GANTRY_ERR_PROTOCOL;
-			if (p->have == CTL_HEAD_SIZE) {
-				gantry_result r = begin_body(p);
-
-				if (r != GANTRY_OK)
-					return r;
-			}
-		}
-		if (p->have >= CTL_HEAD_SIZE)
-			in += take_bytes(p, p->body + (p->have - CTL_HEAD_SIZE), CTL_HEAD_SIZE + (size_t)p->head.size,
-					 in, (size_t)(end - in));
-		if (p->have < CTL_HEAD_SIZE + (size_t)p->head.size)
-			return GANTRY_OK;
-		/* The frame's handler may change or free what is around the parser: leave it ready first. */
-		head = p->head;
-		body = p->body;
-		p->body = NULL;
-		p->have = 0;
-		stop = frame(ctx, &head, body);
-		free(body);
-		if (stop)
-			return GANTRY_OK;
-	}
-	return GANTRY_OK;
-}
-
-void ctl_parser_free(struct ctl_parser *p)
-{
-	free(p->body);
-	p->body = NULL;
-	p->have = 0;
+	if (h->kind != CTL_CALL && (h->result >= GANTRY_RESULT_COUNT || h->result == GANTRY_AGAIN))
+		return false;
+	return h->size <= (grows ? p->max_grown : p->max_body);
 }
 
 void ctl_get_text(char *out, size_t room, const uint8_t *in, size_t n)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bytes of the control plane. All integers are little-endian. A connection between a rank and the hub begins with
- * the hand-shake of all connections (inet/handshake.h), whose payloads are below. Then it carries frames: a head of
- * CTL_HEAD_SIZE bytes and `size` bytes of body.
+ * the hand-shake of all connections (inet/handshake.h), whose payloads are below. Then it carries frames (inet/stream.h).
  *
  *    rank                                       hub
  *     | hello .. answer: both know the key ------> |   and the rank gets the hub's deadline
@@ -16,11 +15,9 @@
  *     | <-- LOST, LEFT: news of other ranks ------ |
  *     | LEAVE -----------------------------------> |   with a cause if it gave up; or <- BYE: the hub's process ends
  *
- * Where hub and rank have agreed on it (GANTRY_RESUME), all of that outlives its socket. Each side counts the frames that
- * come, but for LIFE, whose tag is that count: what the other side has no longer to keep. After a socket has broken the
- * rank dials another, with a generation that is greater than all before; hello and answer say both counts, and each side
- * goes on behind the other's. The rank may read on from the old socket until it is answered, and say so there: the answer
- * names the frame with which the hub goes on, and the rank drops what it has.
+ * Where hub and rank have agreed on it (GANTRY_RESUME), all of that outlives its socket. After one has broken the rank dials
+ * another, with a generation that is greater than all before; hello and answer say both counts, and the answer also names the
+ * frame with which the hub goes on.
  *
  * Between two ranks that exchange directly, a connection per message; its hand-shake says for which allgather it is:
  *
@@ -39,11 +36,11 @@
 
 #include "ctl/ctl.h"
 #include "inet/settings.h"
+#include "inet/stream.h"
 #include "inet/target.h"
 
 enum {
 	CTL_VERSION = 7,
-	CTL_HEAD_SIZE = 32,
 	CTL_ADDR_SIZE = 20,
 	CTL_HELLO_SIZE = 32 + CTL_ADDR_SIZE + 24 + INET_TARGET_SIZE,
 	CTL_ACCEPTED_SIZE = 24,
@@ -84,34 +81,12 @@ enum ctl_kind {
 };
 const char *ctl_kind_name(uint32_t kind);
 
-struct ctl_head {
-	uint32_t kind;
-	int32_t from, to; /* ranks; -1: the hub. LOST: from is the lost rank */
-	uint64_t tag;  /* MESSAGE: the user's. CALL, REPLY: number of the call. GATHER*: its number. TIME: rank's clock.
-			LIFE: frames that have come, where the connection outlives its sockets */
-	uint32_t size; /* of the body */
-	uint32_t result; /* a gantry_result. CALL: what is asked, the user's number */
-};
-void ctl_head_encode(const struct ctl_head *h, uint8_t out[CTL_HEAD_SIZE]);
-/* Of an encoded one. */
-uint32_t ctl_head_kind(const uint8_t in[CTL_HEAD_SIZE]);
-/* ERR_PROTOCOL for anything this version does not send. */
-gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *ret);
-
-/* Cuts a stream into frames. Zeroed except for the limits it is ready for use; ctl_parser_free drops half a frame. */
-struct ctl_parser {
-	uint32_t max_body;     /* larger ones are an error */
-	uint32_t max_gathered; /* the same for READY, GATHERED, LEFT and BLOCK */
-	size_t have;	       /* bytes of the head and the body */
-	uint8_t raw[CTL_HEAD_SIZE];
-	struct ctl_head head;
-	uint8_t *body; /* owned; once the head is whole */
-};
-/* A whole frame; the body is borrowed. Non-zero: take no more. */
-typedef int (*ctl_frame_fn)(void *ctx, const struct ctl_head *h, const uint8_t *body);
-/* ERR_PROTOCOL, ERR_NOMEM; never logs. */
-gantry_result ctl_parse(struct ctl_parser *p, const uint8_t *in, size_t n, ctl_frame_fn frame, void *ctx);
-void ctl_parser_free(struct ctl_parser *p);
+_Static_assert((int)CTL_LIFE == (int)INET_LIFE, "a stream makes its signs of life itself");
+/* Whether this version sends such a frame; max_grown bounds READY, GATHERED, LEFT and BLOCK. Of the header's fields:
+ *   from, to  ranks; -1: the hub. LOST: from is the lost rank
+ *   tag       MESSAGE: the user's. CALL, REPLY: number of the call. GATHER*: its number. TIME: rank's clock
+ *   result    a gantry_result. CALL: what is asked, the user's number */
+bool ctl_allows(const struct inet_header *h, const struct inet_parser *p);
 
 /* A text out of foreign bytes: ended, cut to `room`, and without bytes that could forge log lines. */
 void ctl_get_text(char *out, size_t room, const uint8_t *in, size_t n);

@@ -45,19 +45,19 @@ void hub_list_ranks(const struct hub *hub, bool (*holds)(const struct hub_rank *
 	}
 }
 
-struct ctl_buf *hub_text_frame(struct ctl_head h, const char *text)
+struct inet_frame *hub_text_frame(struct inet_header h, const char *text)
 {
 	h.to = -1;
 	h.size = (uint32_t)strlen(text);
-	return ctl_buf_make(&h, text);
+	return inet_frame_make(&h, text);
 }
 
-void hub_tell_all(struct hub *hub, struct ctl_buf *b)
+void hub_tell_all(struct hub *hub, struct inet_frame *b)
 {
 	for (int i = 0; i < hub->nranks; i++)
 		if (hub->ranks[i].state == HUB_HERE)
-			ctl_conn_share(hub->ranks[i].conn, b);
-	ctl_buf_put(b);
+			inet_stream_share(hub->ranks[i].conn, b);
+	inet_frame_put(b);
 }
 
 void hub_linger_all(struct hub *hub)
@@ -68,7 +68,7 @@ void hub_linger_all(struct hub *hub)
 		if (rank->state != HUB_HERE)
 			continue;
 		hub_probe_drop(rank);
-		ctl_conn_finish(rank->conn, HUB_LINGER_NS);
+		inet_stream_finish(rank->conn, HUB_LINGER_NS);
 		rank->conn = NULL;
 		rank->state = HUB_LEFT;
 	}
@@ -103,7 +103,7 @@ static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES
 
 	ASSERT(rank->conn && hub->state == HUB_RUNNING);
 	hub_probe_drop(rank);
-	ctl_conn_finish(rank->conn, HUB_LINGER_NS);
+	inet_stream_finish(rank->conn, HUB_LINGER_NS);
 	rank->conn = NULL;
 	rank->state = state;
 	hub->nhere--;
@@ -121,8 +121,8 @@ static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES
  */
 static void tell_left(struct hub *hub)
 {
-	struct ctl_head h = {.kind = CTL_LEFT, .from = -1, .to = -1};
-	struct ctl_buf *b;
+	struct inet_header h = {.kind = CTL_LEFT, .from = -1, .to = -1};
+	struct inet_frame *b;
 	uint8_t *at;
 
 	if (!hub->nuntold)
@@ -130,8 +130,8 @@ static void tell_left(struct hub *hub)
 	hub->nuntold = 0;
 	for (int i = 0; i < hub->nranks; i++)
 		h.size += 8 * (hub->ranks[i].untold && (!i || !hub->ranks[i - 1].untold));
-	b = ctl_buf_make(&h, NULL);
-	at = b ? b->bytes + CTL_HEAD_SIZE : NULL;
+	b = inet_frame_make(&h, NULL);
+	at = b ? b->bytes + INET_HEADER_SIZE : NULL;
 	for (int i = 0; i < hub->nranks; i++) {
 		struct ctl_range range = {.first = i};
 
@@ -151,14 +151,14 @@ static void tell_left(struct hub *hub)
 void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 {
 	struct hub *hub = rank->hub;
-	const struct ctl_head h = {.kind = CTL_LOST, .from = hub_rank_index(rank), .result = why};
+	const struct inet_header h = {.kind = CTL_LOST, .from = hub_rank_index(rank), .result = why};
 	char rank_name[HUB_RANK_TEXT], text[CTL_TEXT_MAX];
 
 	ASSERT(rank->state == HUB_HERE && hub->nhere > 0);
 	snprintf(text, sizeof(text), "%s: %s", hub_rank_text(rank, rank_name), cause);
 	if (hub->state != HUB_RUNNING) {
 		hub_probe_drop(rank);
-		ctl_conn_close(rank->conn);
+		inet_stream_close(rank->conn);
 		rank->conn = NULL;
 		rank->state = HUB_LOST;
 		hub->nhere--;
@@ -189,29 +189,29 @@ static void rank_left(struct hub_rank *rank) REQUIRES(loop_mu)
 
 /* ---- frames: what a rank may say. Each answers whether the connection was closed or given away. ---- */
 
-static int hear_life(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+static int hear_life(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body)
 {
 	(void)rank, (void)h, (void)body;
 	return 0;
 }
 
-static int hear_time(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *none)
+static int hear_time(struct hub_rank *rank, const struct inet_header *h, const uint8_t *none)
 {
-	struct ctl_head reply = {.kind = CTL_TIME, .from = -1, .to = hub_rank_index(rank), .tag = h->tag, .size = 8};
+	struct inet_header reply = {.kind = CTL_TIME, .from = -1, .to = hub_rank_index(rank), .tag = h->tag, .size = 8};
 	uint8_t body[8];
 
 	(void)none;
 	put64(body, gantry_now_ns());
-	ctl_conn_send(rank->conn, &reply, body);
+	inet_stream_send(rank->conn, &reply, body);
 	return 0;
 }
 
-static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int hear_leave(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	char cause[CTL_TEXT_MAX];
 
 	if (rank->conn->session.on)
-		ctl_conn_send_life(
+		inet_stream_send_life(
 			rank->conn); /* its count says that the leave has come: the end behind it is the answer */
 	if (h->result == GANTRY_OK && rank->hub->state == HUB_RUNNING) {
 		rank_left(rank);
@@ -223,16 +223,16 @@ static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uin
 }
 
 /* The hub replies to calls to a rank that is gone. Messages to it are dropped: the sender has been notified. */
-static int hear_for_another(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+static int hear_for_another(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body)
 {
 	struct hub_rank *to = &rank->hub->ranks[h->to];
-	struct ctl_head reply = {.kind = CTL_REPLY, .from = h->to, .to = h->from, .tag = h->tag, .result = to->why};
+	struct inet_header reply = {.kind = CTL_REPLY, .from = h->to, .to = h->from, .tag = h->tag, .result = to->why};
 
 	ASSERT(h->to >= 0 && h->to < rank->hub->nranks); /* may_say */
 	if (to->state == HUB_HERE)
-		ctl_conn_send(to->conn, h, body);
+		inet_stream_send(to->conn, h, body);
 	else if (h->kind == CTL_CALL)
-		ctl_conn_send(rank->conn, &reply, NULL);
+		inet_stream_send(rank->conn, &reply, NULL);
 	return 0;
 }
 
@@ -240,7 +240,7 @@ static int hear_for_another(struct hub_rank *rank, const struct ctl_head *h, con
 enum { ALWAYS = 0, RUNNING = 1, AS_ITSELF = 2, TO_A_RANK = 4, EMPTY = 8 };
 
 static const struct {
-	int (*hear)(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body);
+	int (*hear)(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body);
 	unsigned rules;
 } hearing[CTL_KIND_COUNT] = {
 	[CTL_LIFE] = {hear_life, ALWAYS},
@@ -253,7 +253,7 @@ static const struct {
 	[CTL_REPLY] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
 };
 
-static bool may_say(const struct hub_rank *rank, const struct ctl_head *h)
+static bool may_say(const struct hub_rank *rank, const struct inet_header *h)
 {
 	const struct hub *hub = rank->hub;
 	unsigned broken = 0;
@@ -267,7 +267,7 @@ static bool may_say(const struct hub_rank *rank, const struct ctl_head *h)
 	return !(hearing[h->kind].rules & broken);
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static int on_frame(struct inet_stream *c, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct hub_rank *rank = c->owner;
 	char cause[CTL_TEXT_MAX];
@@ -279,12 +279,12 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	return 1;
 }
 
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
+static void on_broken(struct inet_stream *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	hub_rank_lost(c->owner, why, cause);
 }
 
-const struct ctl_conn_ops hub_rank_ops = {.frame = on_frame, .broken = on_broken, .cut = hub_rank_cut};
+const struct inet_stream_ops hub_rank_ops = {.frame = on_frame, .broken = on_broken, .cut = hub_rank_cut};
 
 /* ---- life ---- */
 
@@ -378,7 +378,7 @@ void hub_fail(uint64_t comm_id, gantry_result why, const char *text)
 void hub_bye(void)
 {
 	gantry_list_each_entry (hub, &ctl_service.hubs, struct hub, node) {
-		struct ctl_head h = {.kind = CTL_BYE, .from = -1, .to = -1};
+		struct inet_header h = {.kind = CTL_BYE, .from = -1, .to = -1};
 
 		if (hub->state == HUB_OPEN)
 			hub_join_fail(hub, GANTRY_ERR_PEER_LOST,
@@ -386,7 +386,7 @@ void hub_bye(void)
 				      gantry_self());
 		tell_left(hub);
 		if (hub->state == HUB_RUNNING)
-			hub_tell_all(hub, ctl_buf_make(&h, NULL));
+			hub_tell_all(hub, inet_frame_make(&h, NULL));
 		hub_linger_all(hub);
 		hub->state = HUB_ENDED;
 		ctl_service_due(inet_loop.now);
@@ -400,8 +400,8 @@ static void watch_ranks(struct hub *hub) REQUIRES(loop_mu)
 {
 	if (inet_loop.now >= hub->next_beat) {
 		for (int i = 0; i < hub->nranks; i++)
-			if (hub->ranks[i].state == HUB_HERE && !ctl_conn_is_cut(hub->ranks[i].conn))
-				ctl_conn_send_life(hub->ranks[i].conn);
+			if (hub->ranks[i].state == HUB_HERE && !inet_stream_is_cut(hub->ranks[i].conn))
+				inet_stream_send_life(hub->ranks[i].conn);
 		/* All hubs of a process at the same time: one turn of the service for all of them. */
 		hub->next_beat = (inet_loop.now / hub->beat + 1) * hub->beat;
 	}
@@ -417,7 +417,7 @@ static void watch_ranks(struct hub *hub) REQUIRES(loop_mu)
 		}
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)%s",
 			 ctl_seconds(hub->timeout, seconds),
-			 ctl_conn_is_cut(rank->conn) ? "; its connection broke and it has not reconnected" : "");
+			 inet_stream_is_cut(rank->conn) ? "; its connection broke and it has not reconnected" : "");
 		hub_rank_lost(rank, GANTRY_ERR_PEER_SILENT, cause);
 	}
 	ctl_service_due(hub->next_beat);

@@ -35,16 +35,16 @@ static bool is_missing(const struct hub_rank *rank)
 
 static void tell_gathered(struct hub_rank *rank, uint64_t number, gantry_result why, const char *text)
 {
-	const struct ctl_head h = {.kind = CTL_GATHERED, .from = -1, .tag = number, .result = why};
+	const struct inet_header h = {.kind = CTL_GATHERED, .from = -1, .tag = number, .result = why};
 
-	ctl_conn_write(rank->conn, ctl_out_make(hub_text_frame(h, text)));
+	inet_stream_write(rank->conn, inet_queued_make(hub_text_frame(h, text)));
 }
 
 void hub_gather_drop(struct hub *hub)
 {
 	struct hub_gather *g = &hub->gather;
 
-	ctl_buf_put(g->buf);
+	inet_frame_put(g->buf);
 	g->buf = NULL;
 	g->open = 0;
 }
@@ -117,7 +117,7 @@ void hub_gather_tick(struct hub *hub)
 }
 
 /* Of a part. An exchange: as the rank says, UINT32_MAX if it says nonsense. */
-static uint32_t part_size(const struct hub *hub, const struct ctl_head *h, const uint8_t *body)
+static uint32_t part_size(const struct hub *hub, const struct inet_header *h, const uint8_t *body)
 {
 	if (!hub->exchange)
 		return h->size;
@@ -125,14 +125,14 @@ static uint32_t part_size(const struct hub *hub, const struct ctl_head *h, const
 }
 
 /* Without memory for the whole, the first part that is given fails it. */
-static void begin_gather(struct hub *hub, const struct ctl_head *h, uint32_t size) REQUIRES(loop_mu)
+static void begin_gather(struct hub *hub, const struct inet_header *h, uint32_t size) REQUIRES(loop_mu)
 {
 	struct hub_gather *g = &hub->gather;
-	struct ctl_head whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
+	struct inet_header whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
 
 	ASSERT(!g->open && !g->buf);
 	whole.size = hub->exchange ? 0 : (uint32_t)hub->nranks * size;
-	g->buf = ctl_buf_make(&whole, NULL);
+	g->buf = inet_frame_make(&whole, NULL);
 	g->number = h->tag;
 	g->size = size;
 	g->count = g->nhave = 0;
@@ -187,7 +187,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 		return;
 	}
 	if (size && !hub->exchange)
-		memcpy(g->buf->bytes + CTL_HEAD_SIZE + (size_t)hub_rank_index(rank) * size, body, size);
+		memcpy(g->buf->bytes + INET_HEADER_SIZE + (size_t)hub_rank_index(rank) * size, body, size);
 	if (++g->count < hub->nranks)
 		return;
 	if (hub->exchange && size) {
@@ -199,7 +199,7 @@ static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body)
 	end_gather(hub);
 }
 
-int hub_hear_have(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+int hub_hear_have(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body)
 {
 	struct hub *hub = rank->hub;
 	struct hub_gather *g = &hub->gather;
@@ -218,7 +218,7 @@ int hub_hear_have(struct hub_rank *rank, const struct ctl_head *h, const uint8_t
 	return 0;
 }
 
-int hub_hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+int hub_hear_gather(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body)
 {
 	struct hub *hub = rank->hub;
 	struct hub_gather *g = &hub->gather;

@@ -63,7 +63,8 @@ void hub_join_fail(struct hub *hub, gantry_result why, const char *fmt, ...)
 	LOG_INFO(COMM, "comm %016llx: joining failed: %s", (unsigned long long)hub->comm_id, hub->text);
 	hub->error = why;
 	hub->state = HUB_FAILED;
-	hub_tell_all(hub, hub_text_frame((struct ctl_head){.kind = CTL_REFUSED, .from = -1, .result = why}, hub->text));
+	hub_tell_all(hub,
+		     hub_text_frame((struct inet_header){.kind = CTL_REFUSED, .from = -1, .result = why}, hub->text));
 	hub_linger_all(hub);
 	hub->until = inet_loop.now + hub->connect_timeout;
 	ctl_service_due(hub->until);
@@ -112,12 +113,12 @@ void hub_join_tick(struct hub *hub)
 /* ---- coming ---- */
 
 /* Refused by name, after the proof: this one will go, so its connection lingers. */
-static void turn_away(struct ctl_conn *c, gantry_result why, const char *text) REQUIRES(loop_mu)
+static void turn_away(struct inet_stream *c, gantry_result why, const char *text) REQUIRES(loop_mu)
 {
-	const struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .result = why};
+	const struct inet_header h = {.kind = CTL_REFUSED, .from = -1, .result = why};
 
-	ctl_conn_write(c, ctl_out_make(hub_text_frame(h, text)));
-	ctl_conn_finish(c, HUB_LINGER_NS);
+	inet_stream_write(c, inet_queued_make(hub_text_frame(h, text)));
+	inet_stream_finish(c, HUB_LINGER_NS);
 }
 
 /* A descriptor for every rank, and for those that the other hubs of this process wait for. */
@@ -168,7 +169,7 @@ static const struct hub_rank *first_here(const struct hub *hub)
 }
 
 /* Whether the new rank fits; otherwise all ranks have been sent the reason. */
-static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *rank_name)
+static bool rank_fits(struct hub *hub, struct inet_stream *c, const struct ctl_hello *h, const char *rank_name)
 	REQUIRES(loop_mu)
 {
 	struct hub_rank *other = NULL;
@@ -182,7 +183,7 @@ static bool rank_fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hell
 		other = &hub->ranks[h->rank];
 	if (other && other->state == HUB_ABSENT)
 		return true;
-	if (other && other->state == HUB_HERE && ctl_conn_is_cut(other->conn) && other->process != h->process)
+	if (other && other->state == HUB_HERE && inet_stream_is_cut(other->conn) && other->process != h->process)
 		hub_rank_lost(other, GANTRY_ERR_PEER_LOST, "its process was restarted");
 	if (hub->state == HUB_FAILED)
 		goto failed;
@@ -230,16 +231,16 @@ static bool all_listen(const struct hub *hub)
 
 static void tell_ready(struct hub *hub, int rank, const struct ctl_range *ranges, int nranges)
 {
-	struct ctl_head h = {.kind = CTL_READY, .from = -1, .to = -1};
+	struct inet_header h = {.kind = CTL_READY, .from = -1, .to = -1};
 	const struct gantry_addr *addrs = hub->exchange ? hub->addrs : NULL;
-	struct ctl_buf *b;
+	struct inet_frame *b;
 
 	ASSERT(rank >= 0 && rank < hub->nranks && hub->ranks[rank].state == HUB_HERE);
 	h.size = (uint32_t)ctl_ready_size(nranges, addrs, hub->nranks);
-	b = ctl_buf_make(&h, NULL);
+	b = inet_frame_make(&h, NULL);
 	if (b)
-		ctl_ready_encode(rank, hub->nranks, ranges, nranges, addrs, b->bytes + CTL_HEAD_SIZE);
-	ctl_conn_write(hub->ranks[rank].conn, ctl_out_make(b));
+		ctl_ready_encode(rank, hub->nranks, ranges, nranges, addrs, b->bytes + INET_HEADER_SIZE);
+	inet_stream_write(hub->ranks[rank].conn, inet_queued_make(b));
 }
 
 static void all_here(struct hub *hub) REQUIRES(loop_mu)
@@ -284,14 +285,14 @@ static void admit_rank(struct hub *hub, struct inet_conn *from, const struct ctl
 	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .addr = from->addr, .process = h->process};
 	char rank_name[HUB_RANK_TEXT], addr[GANTRY_ADDR_TEXT];
 	struct inet_seals seals;
-	struct ctl_conn *c;
+	struct inet_stream *c;
 	int fd;
 
 	memcpy(newcomer.who, from->shake.peer, sizeof(newcomer.who));
 	snprintf(rank_name, sizeof(rank_name), "rank %d (%s, %s)", h->rank, gantry_addr_text(&from->addr, addr),
 		 newcomer.who);
 	fd = inet_conn_take(from, &seals);
-	if (ctl_conn_make(fd, &seals, &newcomer.addr, &hub_rank_ops, NULL, &c) != GANTRY_OK)
+	if (inet_stream_make(&ctl_service.streams, fd, &seals, &newcomer.addr, &hub_rank_ops, NULL, &c) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	newcomer.conn = c;
 	if (!rank_fits(hub, c, h, rank_name))

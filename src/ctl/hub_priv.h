@@ -19,9 +19,9 @@ enum hub_rank_state { HUB_ABSENT, HUB_HERE, HUB_LEFT, HUB_LOST };
 struct hub_rank {
 	struct hub *hub;
 	enum hub_rank_state state;
-	struct ctl_conn *conn;	 /* while HERE; its owner is this rank */
-	uint32_t generation;	 /* of its socket */
-	struct hub_probe *probe; /* owned, while it is HERE without a socket; NULL: none, or it has no address */
+	struct inet_stream *conn; /* while HERE; its owner is this rank */
+	uint32_t generation;	  /* of its socket */
+	struct hub_probe *probe;  /* owned, while it is HERE without a socket; NULL: none, or it has no address */
 	struct gantry_addr addr;
 	uint64_t process;
 	char who[CTL_WHO_SIZE];
@@ -38,12 +38,12 @@ struct hub_wait {
 
 /* One allgather at a time: a rank begins the next when it has the result of the last. */
 struct hub_gather {
-	uint64_t number;     /* of the one in progress or just ended */
-	int open;	     /* some gave, not all */
-	int count, nhave;    /* that gave; exchange: that have all parts */
-	uint32_t size;	     /* per rank */
-	struct ctl_buf *buf; /* the frame with the parts of all ranks; exchange: with none */
-	uint64_t deadline;   /* ns; UINT64_MAX: none */
+	uint64_t number;	/* of the one in progress or just ended */
+	int open;		/* some gave, not all */
+	int count, nhave;	/* that gave; exchange: that have all parts */
+	uint32_t size;		/* per rank */
+	struct inet_frame *buf; /* the frame with the parts of all ranks; exchange: with none */
+	uint64_t deadline;	/* ns; UINT64_MAX: none */
 	struct hub_wait wait;
 	gantry_result error; /* it failed: sent to ranks that come to it later */
 	char text[CTL_TEXT_MAX];
@@ -63,7 +63,7 @@ struct hub {
 	int nranks, nhere;
 	int nuntold;
 	int exchange; /* the ranks exchange parts directly: announced in READY */
-	struct ctl_traffic traffic;
+	struct inet_traffic traffic;
 	struct hub_rank *ranks;	   /* NULL before the first one came */
 	struct gantry_addr *addrs; /* where ranks reach each other; family 0: nowhere. Beside the ranks, and as many */
 	uint64_t beat, next_beat;
@@ -95,9 +95,9 @@ const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT]);
 /* "1, 3-5" of those that it holds for; cut with "..." when it does not fit. */
 void hub_list_ranks(const struct hub *hub, bool (*holds)(const struct hub_rank *rank), char *buf, size_t room);
 /* A frame of the hub's own whose body is a text; NULL: no memory. */
-struct ctl_buf *hub_text_frame(struct ctl_head h, const char *text);
+struct inet_frame *hub_text_frame(struct inet_header h, const char *text);
 /* To all ranks that are here. Takes over the reference. */
-void hub_tell_all(struct hub *hub, struct ctl_buf *b);
+void hub_tell_all(struct hub *hub, struct inet_frame *b);
 /* Closes the connections of all ranks, once they have what was sent to them. */
 void hub_linger_all(struct hub *hub) REQUIRES(loop_mu);
 void hub_wait_begin(struct hub_wait *w) REQUIRES(loop_mu);
@@ -105,7 +105,7 @@ void hub_wait_begin(struct hub_wait *w) REQUIRES(loop_mu);
 bool hub_wait_tells(struct hub_wait *w, uint64_t *ret_waited) REQUIRES(loop_mu);
 /* All others hear it; while they are joining, it is the end of that. */
 void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu);
-extern const struct ctl_conn_ops hub_rank_ops; /* of connections whose owner is a rank */
+extern const struct inet_stream_ops hub_rank_ops; /* of connections whose owner is a rank */
 
 /* ---- hub_join.c ---- */
 
@@ -121,8 +121,8 @@ void hub_join_tick(struct hub *hub) REQUIRES(loop_mu);
 
 /* Whether the connections of the rank that says this outlive their sockets. */
 bool hub_resumes(const struct ctl_hello *h);
-/* ctl_conn_ops.cut: the rank has lost its socket. */
-void hub_rank_cut(struct ctl_conn *c, const char *cause) REQUIRES(loop_mu);
+/* inet_stream_ops.cut: the rank has lost its socket. */
+void hub_rank_cut(struct inet_stream *c, const char *cause) REQUIRES(loop_mu);
 /* Whether its process still listens; no probe is fine for both. */
 void hub_probe_drop(struct hub_rank *rank) REQUIRES(loop_mu);
 /* A proved connection. False: it is a newcomer's. Else it is taken by a rank that goes on with it, or refused. */
@@ -131,8 +131,8 @@ bool hub_take_back(struct hub *hub, struct inet_conn *from, const struct ctl_hel
 /* ---- hub_gather.c ---- */
 
 /* Frames of a rank, as hub.c's table has them. */
-int hub_hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu);
-int hub_hear_have(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu);
+int hub_hear_gather(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu);
+int hub_hear_have(struct hub_rank *rank, const struct inet_header *h, const uint8_t *body) REQUIRES(loop_mu);
 /* The rank is here no more. */
 void hub_gather_without(const struct hub_rank *rank) REQUIRES(loop_mu);
 void hub_gather_tick(struct hub *hub) REQUIRES(loop_mu);

@@ -65,7 +65,7 @@ void hub_probe_drop(struct hub_rank *rank)
 	rank->probe = NULL;
 }
 
-void hub_rank_cut(struct ctl_conn *c, const char *cause)
+void hub_rank_cut(struct inet_stream *c, const char *cause)
 {
 	struct hub_rank *rank = c->owner;
 	char who[HUB_RANK_TEXT];
@@ -110,7 +110,7 @@ static const char *no_return(const struct hub *hub, const struct ctl_hello *h)
 	if (h->generation && h->generation <= rank->generation)
 		return "a socket from an earlier epoch of the connection";
 	/* It may have said since, on the old socket, that it has more. */
-	return h->received < rank->conn->session.acked || ctl_conn_counts(rank->conn, h->received)
+	return h->received < rank->conn->session.acked || inet_stream_counts(rank->conn, h->received)
 		       ? NULL
 		       : "its frame count does not match what was sent";
 }
@@ -118,7 +118,7 @@ static const char *no_return(const struct hub *hub, const struct ctl_hello *h)
 /* It was admitted, and never heard of that: its socket broke before anything came or went. So it joins again. */
 static bool never_began(const struct hub_rank *rank)
 {
-	return ctl_conn_is_cut(rank->conn) && !rank->generation && !rank->conn->session.received;
+	return inet_stream_is_cut(rank->conn) && !rank->generation && !rank->conn->session.received;
 }
 
 /* The rank goes on with this socket. From the answer on nothing is read from the old one: the count in it is the last. */
@@ -142,7 +142,7 @@ static void resume_rank(struct hub_rank *rank, struct inet_conn *from, const str
 	rank->generation = h->generation;
 	rank->addr = from->addr;
 	fd = inet_conn_take(from, &seals);
-	if (ctl_conn_resume(rank->conn, fd, &seals, &rank->addr, a.first, a.received) != GANTRY_OK)
+	if (inet_stream_resume(rank->conn, fd, &seals, &rank->addr, a.first, a.received) != GANTRY_OK)
 		return; /* it finds the connection closed, and comes again */
 	hub_probe_drop(rank);
 	LOG_INFO(COMM, "comm %016llx: %s is back with socket %u", (unsigned long long)hub->comm_id,

@@ -16,11 +16,11 @@ struct seen {
 	int frames;
 };
 
-static int frame(void *ctx, const struct ctl_head *h, const uint8_t *body)
+static int frame(void *ctx, const struct inet_header *h, const uint8_t *body)
 {
 	struct seen *s = ctx;
-	struct ctl_head again;
-	uint8_t raw[CTL_HEAD_SIZE];
+	struct inet_header again;
+	uint8_t raw[INET_HEADER_SIZE];
 	char text[64];
 
 	MUST(h->kind > CTL_NONE && h->kind < CTL_KIND_COUNT);
@@ -29,8 +29,8 @@ static int frame(void *ctx, const struct ctl_head *h, const uint8_t *body)
 	MUST(h->size <= (h->kind == CTL_GATHERED || h->kind == CTL_READY || h->kind == CTL_LEFT || h->kind == CTL_BLOCK
 				 ? 4096u
 				 : 1024u));
-	ctl_head_encode(h, raw);
-	MUST(ctl_head_decode(raw, &again) == GANTRY_OK);
+	inet_header_encode(h, raw);
+	MUST(inet_header_decode(raw, &again) == GANTRY_OK);
 	MUST(h->kind == again.kind && h->from == again.from && h->to == again.to && h->tag == again.tag &&
 	     h->size == again.size && h->result == again.result);
 	for (size_t i = 0; i < sizeof(raw); i++)
@@ -45,7 +45,7 @@ static int frame(void *ctx, const struct ctl_head *h, const uint8_t *body)
 
 static gantry_result parse(const uint8_t *in, size_t n, size_t piece, struct seen *s)
 {
-	struct ctl_parser p = {.max_body = 1024, .max_gathered = 4096};
+	struct inet_parser p = {.allows = ctl_allows, .max_body = 1024, .max_grown = 4096};
 	gantry_result r = GANTRY_OK;
 
 	memset(s, 0, sizeof(*s));
@@ -53,12 +53,12 @@ static gantry_result parse(const uint8_t *in, size_t n, size_t piece, struct see
 		size_t m = n - at < piece ? n - at : piece;
 		uint8_t *copy = script_copy(in + at, m, 0);
 
-		r = ctl_parse(&p, copy, m, frame, s);
+		r = inet_parse(&p, copy, m, frame, s);
 		free(copy);
 	}
 	/* What is no frame stays none, whatever follows: connections that linger are read on. */
-	MUST(r == GANTRY_OK || ctl_parse(&p, in, 1, frame, s) == r);
-	ctl_parser_free(&p);
+	MUST(r == GANTRY_OK || inet_parse(&p, in, 1, frame, s) == r);
+	inet_parser_free(&p);
 	return r;
 }
 

@@ -36,7 +36,7 @@ struct conn {
 	uint64_t asked_tag;
 	uint8_t raw_hello[HELLO], raw_challenge[INET_CHALLENGE_SIZE];
 	size_t got; /* of a hello that comes */
-	struct ctl_parser in;
+	struct inet_parser in;
 };
 
 static struct {
@@ -68,8 +68,9 @@ enum inet_resume __wrap_inet_resume_says(void) /* a reload of the parameters wou
 static void conn_open(struct conn *c, int *ret_other)
 {
 	memset(c, 0, sizeof(*c));
+	c->in.allows = ctl_allows;
 	c->in.max_body = GANTRY_CTL_MESSAGE_MAX;
-	c->in.max_gathered = RANKS * GANTRY_CTL_MESSAGE_MAX;
+	c->in.max_grown = RANKS * GANTRY_CTL_MESSAGE_MAX;
 	c->fd = session_pair(ret_other);
 }
 
@@ -79,7 +80,7 @@ static void conn_close(struct conn *c)
 		close(c->fd);
 	c->fd = -1;
 	c->proved = c->accepted = 0;
-	ctl_parser_free(&c->in);
+	inet_parser_free(&c->in);
 	memset(&c->in, 0, sizeof(c->in));
 }
 
@@ -165,7 +166,7 @@ static int hear_hello(struct conn *c)
 
 /* ---- frames ---- */
 
-static int heard(void *ctx, const struct ctl_head *h, const uint8_t *body)
+static int heard(void *ctx, const struct inet_header *h, const uint8_t *body)
 {
 	struct conn *c = ctx;
 
@@ -187,22 +188,22 @@ static void hear(struct conn *c)
 	while (c->fd >= 0 && !c->accepted && (run.port ? hear_answer(c) : hear_hello(c)))
 		;
 	while (c->fd >= 0 && c->accepted && (n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0)
-		MUST(ctl_parse(&c->in, bytes, (size_t)n, heard, c) == GANTRY_OK);
+		MUST(inet_parse(&c->in, bytes, (size_t)n, heard, c) == GANTRY_OK);
 }
 
-static void say(struct conn *c, const struct ctl_head *h, const void *body)
+static void say(struct conn *c, const struct inet_header *h, const void *body)
 {
-	uint8_t raw[CTL_HEAD_SIZE + BODY];
+	uint8_t raw[INET_HEADER_SIZE + BODY];
 
-	ctl_head_encode(h, raw);
+	inet_header_encode(h, raw);
 	if (h->size && body)
-		memcpy(raw + CTL_HEAD_SIZE, body, h->size);
-	say_raw(c, raw, CTL_HEAD_SIZE + h->size);
+		memcpy(raw + INET_HEADER_SIZE, body, h->size);
+	say_raw(c, raw, INET_HEADER_SIZE + h->size);
 }
 
 static void say_kind(struct conn *c, enum ctl_kind kind, const void *body, uint32_t size)
 {
-	const struct ctl_head h = {.kind = kind, .from = -1, .to = -1, .size = size};
+	const struct inet_header h = {.kind = kind, .from = -1, .to = -1, .size = size};
 
 	say(c, &h, body);
 }
@@ -211,7 +212,7 @@ static void say_kind(struct conn *c, enum ctl_kind kind, const void *body, uint3
 static void say_any(struct conn *c)
 {
 	static uint8_t body[BODY];
-	struct ctl_head h = {.kind = next() % (CTL_KIND_COUNT + 1)};
+	struct inet_header h = {.kind = next() % (CTL_KIND_COUNT + 1)};
 	uint8_t ranks = next();
 
 	h.from = (ranks & 7) - 1;
@@ -248,7 +249,7 @@ static void turn(void)
 /* What was said last is not read: the other side finds a reset where it would find an end. */
 static void conn_reset(struct conn *c)
 {
-	const struct ctl_head life = {.kind = CTL_LIFE, .from = -1, .to = -1};
+	const struct inet_header life = {.kind = CTL_LIFE, .from = -1, .to = -1};
 
 	if (c->accepted)
 		say(c, &life, NULL); /* a rank answers it; a hub asks by the clock */
@@ -588,7 +589,7 @@ static void ready(struct conn *c, uint8_t how)
 
 static void answer_time(struct conn *c)
 {
-	struct ctl_head h = {.kind = CTL_TIME, .from = -1, .to = run.rank, .tag = c->asked_tag, .size = 8};
+	struct inet_header h = {.kind = CTL_TIME, .from = -1, .to = run.rank, .tag = c->asked_tag, .size = 8};
 	uint8_t body[8];
 
 	for (int i = 0; c->asked && i < 8; i++) {
@@ -770,8 +771,9 @@ static void finish(void)
 {
 	struct ctl_service *s = &ctl_service;
 
-	MUST(gantry_list_empty(&s->conns) && gantry_list_empty(&s->finishing) && gantry_list_empty(&s->dead));
-	MUST(gantry_list_empty(&s->dirty) && gantry_list_empty(&s->events) && gantry_list_empty(&s->hubs));
+	MUST(gantry_list_empty(&s->streams.open) && gantry_list_empty(&s->streams.finishing) &&
+	     gantry_list_empty(&s->streams.dead));
+	MUST(gantry_list_empty(&s->streams.dirty) && gantry_list_empty(&s->events) && gantry_list_empty(&s->hubs));
 	session.on = 0;
 }
 

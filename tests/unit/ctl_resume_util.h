@@ -17,7 +17,7 @@ static inline uint32_t any_of(uint64_t *seed, uint32_t n)
 }
 
 /* Both ends hear of a reset. Of a connection without a socket: nothing. */
-static inline void reset_socket(const struct ctl_conn *c)
+static inline void reset_socket(const struct inet_stream *c)
 {
 	static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
 
@@ -33,7 +33,7 @@ static inline struct hub_rank *hub_rank_of(const struct gantry_unique_id *id, in
 }
 
 /* Both ends find that the stream has ended, as if the other had closed it. */
-static inline void end_socket(const struct ctl_conn *c)
+static inline void end_socket(const struct inet_stream *c)
 {
 	if (c && c->source.fd >= 0)
 		shutdown(c->source.fd, SHUT_RDWR);
@@ -250,7 +250,7 @@ static inline gantry_result break_behind_count(void)
 	CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 1, "a", 1));
 	UNTIL(hub_keeps(&id, 1) > before);
 	inet_loop_lock();
-	ctl_conn_send_life(s[1].ctl->conn);
+	inet_stream_send_life(s[1].ctl->conn);
 	inet_loop_wake();
 	inet_loop_unlock();
 	UNTIL(hub_keeps(&id, 1) <= before); /* it was trimmed: by what came before the message */

@@ -581,7 +581,9 @@ static int block_busy(void)
 	return !__atomic_load_n(&block_over, __ATOMIC_ACQUIRE);
 }
 
-static void block_in_child(void) {}
+static void block_in_child(void)
+{
+}
 
 static struct inet_client block = {
 	.due = block_due, .pass = block_pass, .busy = block_busy, .in_child = block_in_child};
@@ -607,7 +609,7 @@ TEST(test_full)
 	CHECK_EQ(r, GANTRY_ERR_LIMIT);
 	inet_loop_lock();
 	CHECK(s[1].ctl->conn->out_bytes >= (size_t)n * sizeof(data));
-	CHECK(s[1].ctl->conn->out_bytes + GANTRY_CTL_MESSAGE_MAX <= CTL_OUT_MAX);
+	CHECK(s[1].ctl->conn->out_bytes + GANTRY_CTL_MESSAGE_MAX <= INET_STREAM_OUT_MAX);
 	CHECK(!s[1].ctl->conn->fault);
 	inet_loop_unlock();
 	__atomic_store_n(&block_over, 1, __ATOMIC_RELEASE);

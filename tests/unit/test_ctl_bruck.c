@@ -94,7 +94,7 @@ static void sim_join(struct sim *s)
 		ctl_ready_encode(r, s->n, &with_hub, 1, addrs, body);
 		CHECK_OK(ctl_ready_decode(body, size, s->n, count_with_hub, s, s->ranks[r].addrs, &naddrs));
 		CHECK_EQ(naddrs, ctl_bruck_rounds(s->n));
-		s->root_out += CTL_HEAD_SIZE + size;
+		s->root_out += INET_HEADER_SIZE + size;
 	}
 	CHECK_EQ(s->with_hub, (uint64_t)s->n);
 }
@@ -116,10 +116,10 @@ static void sim_send(struct sim *s, int from, int round)
 	CHECK_OK(ctl_bruck_take(&to->bruck, from, message, size));
 	me->bruck.sent++;
 	me->messages++;
-	me->out += SHAKE_IN + CTL_EXCHANGE_SIZE + CTL_HEAD_SIZE + size;
-	me->in += SHAKE_OUT + 1 + CTL_HEAD_SIZE;
-	to->in += SHAKE_IN + CTL_EXCHANGE_SIZE + CTL_HEAD_SIZE + size;
-	to->out += SHAKE_OUT + 1 + CTL_HEAD_SIZE;
+	me->out += SHAKE_IN + CTL_EXCHANGE_SIZE + INET_HEADER_SIZE + size;
+	me->in += SHAKE_OUT + 1 + INET_HEADER_SIZE;
+	to->in += SHAKE_IN + CTL_EXCHANGE_SIZE + INET_HEADER_SIZE + size;
+	to->out += SHAKE_OUT + 1 + INET_HEADER_SIZE;
 }
 
 /* Steps in which everybody sends what may go at the beginning of the step; the number of them. */
@@ -154,8 +154,8 @@ static void sim_check(struct sim *s)
 			for (size_t i = 0; i < s->part; i++, at++)
 				if (*at != value(q, i))
 					CHECK_EQ(*at, value(q, i));
-		s->root_in += 2 * CTL_HEAD_SIZE + 4;
-		s->root_out += CTL_HEAD_SIZE;
+		s->root_in += 2 * INET_HEADER_SIZE + 4;
+		s->root_out += INET_HEADER_SIZE;
 	}
 }
 

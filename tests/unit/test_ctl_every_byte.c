@@ -87,7 +87,7 @@ static int ranks_gone(void)
 	int gone;
 
 	inet_loop_lock();
-	gone = gantry_list_empty(&ctl_service.members) && gantry_list_empty(&ctl_service.finishing);
+	gone = gantry_list_empty(&ctl_service.members) && gantry_list_empty(&ctl_service.streams.finishing);
 	inet_loop_unlock();
 	return gone;
 }

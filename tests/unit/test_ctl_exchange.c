@@ -47,9 +47,9 @@ static struct rank_state *exchange_run(int n, struct gantry_unique_id *id, void 
 	return s;
 }
 
-static struct ctl_traffic root_traffic(const struct gantry_unique_id *id)
+static struct inet_traffic root_traffic(const struct gantry_unique_id *id)
 {
-	struct ctl_traffic t;
+	struct inet_traffic t;
 	struct hub *hub;
 
 	inet_loop_lock();
@@ -97,7 +97,7 @@ TEST(test_values)
 	set_params("GANTRY_EXCHANGE_RANKS", "2");
 	EACH_ROW (i, counts) {
 		struct rank_state *s = exchange_run(counts[i], &id, gather_body);
-		struct ctl_traffic t = root_traffic(&id);
+		struct inet_traffic t = root_traffic(&id);
 		uint64_t n = (uint64_t)counts[i];
 
 		/* READY; 10 GATHER, 8 HAVE, 10 GATHERED. A sign of life now and then comes on top. */

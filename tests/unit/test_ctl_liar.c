@@ -5,7 +5,7 @@
  * is checked where:
  *
  *   frame      field        checked by
- *   all        magic, kind, size, from, to, result   ctl_head_decode, begin_body: ERR_PROTOCOL
+ *   all        magic, kind, size, from, to, result   ctl_allows: ERR_PROTOCOL
  *   to a hub   kind, state, from, to                 hub.c may_say: the rank is lost with ERR_PROTOCOL
  *   GATHER     tag          hub_hear_gather: older, newer and repeated ones
  *              size         part_size, give_part: ERR_USAGE for all
@@ -36,7 +36,7 @@ enum { FROMS = TEST_COUNT(ranks_at), TAGS = TEST_COUNT(tags_at), SIZES = TEST_CO
 enum { LIES = 2 * FROMS + TAGS + SIZES + TEST_COUNT(results_at) };
 
 /* Lie i about an honest frame: one field of it has another value. */
-static struct ctl_head lie(struct ctl_head h, size_t i)
+static struct inet_header lie(struct inet_header h, size_t i)
 {
 	if (i < FROMS)
 		h.from = ranks_at[i];
@@ -52,14 +52,14 @@ static struct ctl_head lie(struct ctl_head h, size_t i)
 }
 
 /* A body of the size that the head names, whose words are small numbers. */
-static void tell(struct ctl_conn *c, const struct ctl_head *h) REQUIRES(loop_mu)
+static void tell(struct inet_stream *c, const struct inet_header *h) REQUIRES(loop_mu)
 {
 	static uint8_t body[1024];
 
 	for (size_t i = 0; i < sizeof(body); i += 4)
 		put32(body + i, (uint32_t)(i / 4 % 5));
 	if (c && !c->closed)
-		ctl_conn_send(c, h, body);
+		inet_stream_send(c, h, body);
 	inet_loop_wake();
 }
 
@@ -97,8 +97,8 @@ static gantry_result call_rank(struct rank_state *s, int to)
 
 static void lie_to_hub(struct rank_state *s, uint32_t kind, size_t i, int times)
 {
-	const struct ctl_head honest = {.kind = kind, .from = LIAR, .to = 2, .tag = 1, .size = 8};
-	struct ctl_head h = lie(honest, i);
+	const struct inet_header honest = {.kind = kind, .from = LIAR, .to = 2, .tag = 1, .size = 8};
+	struct inet_header h = lie(honest, i);
 
 	inet_loop_lock();
 	while (times--)
@@ -212,7 +212,7 @@ static void gathers_twice(bool exchange)
 	struct gathering g[2];
 
 	EACH_ROW (i, rows) {
-		struct ctl_head h = {
+		struct inet_header h = {
 			.kind = rows[i].kind, .from = LIAR, .to = -1, .tag = rows[i].tag, .size = rows[i].size};
 		struct gantry_unique_id id;
 		struct rank_state *s = join_all(&id, exchange);
@@ -244,7 +244,7 @@ TEST_CALL(gathers_twice_in_an_exchange, gathers_twice(true))
 
 /* ---- the hub lies to a rank ---- */
 
-static void lie_to_rank(const struct gantry_unique_id *id, const struct ctl_head *h)
+static void lie_to_rank(const struct gantry_unique_id *id, const struct inet_header *h)
 {
 	struct hub *hub;
 
@@ -262,8 +262,8 @@ TEST(to_a_rank)
 
 	for (uint32_t kind = CTL_NONE; kind <= CTL_KIND_COUNT; kind++) {
 		for (size_t i = 0; i < LIES; i++) {
-			struct ctl_head h =
-				lie((struct ctl_head){.kind = kind, .from = -1, .to = LIAR, .tag = 1, .size = 8}, i);
+			struct inet_header h =
+				lie((struct inet_header){.kind = kind, .from = -1, .to = LIAR, .tag = 1, .size = 8}, i);
 
 			CASE("%s: lie %zu", ctl_kind_name(kind), i);
 			if (!s)
@@ -285,12 +285,12 @@ TEST(to_a_rank)
 static void lies_about_result(bool exchange)
 {
 	for (size_t i = 0; i < LIES; i++) {
-		struct ctl_head h = lie((struct ctl_head){.kind = CTL_GATHERED,
-							  .from = -1,
-							  .to = LIAR,
-							  .tag = 1,
-							  .size = exchange ? 0 : PART * N},
-					i);
+		struct inet_header h = lie((struct inet_header){.kind = CTL_GATHERED,
+								.from = -1,
+								.to = LIAR,
+								.tag = 1,
+								.size = exchange ? 0 : PART * N},
+					   i);
 		struct gantry_unique_id id;
 		struct gathering g;
 		struct rank_state *s = join_all(&id, exchange);
@@ -316,11 +316,11 @@ TEST_CALL(about_the_end_of_an_exchange, lies_about_result(true))
 /* ---- a rank lies to a rank ---- */
 
 /* A connection of an exchange, as another rank makes it; the frame; what becomes of it: 1 answered, 0 closed. */
-static int send_block(struct rank_state *to, int from, const struct ctl_head *h)
+static int send_block(struct rank_state *to, int from, const struct inet_header *h)
 {
 	const struct inet_protocol *protocol = &exchange_service.protocol;
 	struct ctl_exchange_hello hello = {.comm_id = to->ctl->id.comm_id, .number = 1, .from = from, .to = to->rank};
-	uint8_t out[CTL_EXCHANGE_SIZE], raw[CTL_HEAD_SIZE + 1024];
+	uint8_t out[CTL_EXCHANGE_SIZE], raw[INET_HEADER_SIZE + 1024];
 	struct inet_handshake shake;
 	enum inet_event event;
 	ssize_t n;
@@ -335,11 +335,11 @@ static int send_block(struct rank_state *to, int from, const struct ctl_head *h)
 	CHECK_EQ(event, INET_DONE);
 	CHECK(shake.payload_size == 1 && !shake.payload[0]);
 	inet_handshake_end(&shake);
-	ctl_head_encode(h, raw);
-	CHECK_EQ(send(fd, raw, CTL_HEAD_SIZE + h->size, MSG_NOSIGNAL), CTL_HEAD_SIZE + h->size);
-	n = recv(fd, raw, CTL_HEAD_SIZE, MSG_WAITALL);
+	inet_header_encode(h, raw);
+	CHECK_EQ(send(fd, raw, INET_HEADER_SIZE + h->size, MSG_NOSIGNAL), INET_HEADER_SIZE + h->size);
+	n = recv(fd, raw, INET_HEADER_SIZE, MSG_WAITALL);
 	close(fd);
-	return n == CTL_HEAD_SIZE && ctl_head_kind(raw) == CTL_HAVE;
+	return n == INET_HEADER_SIZE && get32(raw + 4) == CTL_HAVE;
 }
 
 /* Rank 2 waits for the blocks of ranks 0 and 1, and ASan for a byte that is written past its parts. */
@@ -353,9 +353,9 @@ TEST(blocks)
 	UNTIL(gave(&id) == 1);
 	for (uint32_t kind = CTL_NONE; kind <= CTL_KIND_COUNT; kind++) {
 		for (size_t i = 0; i < LIES; i += kind == CTL_BLOCK ? 1 : 7) {
-			const struct ctl_head honest = {
+			const struct inet_header honest = {
 				.kind = kind, .from = LIAR, .to = 2, .tag = 1, .size = PART + 1};
-			struct ctl_head h = lie(honest, i);
+			struct inet_header h = lie(honest, i);
 
 			CASE("%s: lie %zu", ctl_kind_name(kind), i);
 			if (kind == CTL_BLOCK && h.from != 0 && h.from != LIAR && h.size == PART + 1)

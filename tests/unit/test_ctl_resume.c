@@ -238,12 +238,12 @@ static int come_by_hand(const struct gantry_unique_id *id, uint32_t generation, 
 static uint64_t read_frame(int fd)
 {
 	static uint8_t body[GANTRY_CTL_MESSAGE_MAX];
-	uint8_t raw[CTL_HEAD_SIZE];
-	struct ctl_head h;
+	uint8_t raw[INET_HEADER_SIZE];
+	struct inet_header h;
 
 	do {
 		CHECK_EQ(recv(fd, raw, sizeof(raw), MSG_WAITALL), sizeof(raw));
-		CHECK_OK(ctl_head_decode(raw, &h));
+		CHECK_OK(inet_header_decode(raw, &h));
 		CHECK_EQ(recv(fd, body, h.size, MSG_WAITALL), h.size);
 	} while (h.kind == CTL_LIFE);
 	return h.tag;
@@ -287,8 +287,8 @@ TEST(read_on_from_the_old_socket)
 	for (uint64_t i = MANY / 2; i < MANY; i++)
 		CHECK_EQ(read_frame(fd), i);
 	CHECK_EQ(lost_count(&s[0]), 0);
-	ctl_head_encode(&(struct ctl_head){.kind = CTL_LEAVE, .from = 1, .to = -1}, bytes);
-	CHECK_EQ(send(fd, bytes, CTL_HEAD_SIZE, 0), CTL_HEAD_SIZE);
+	inet_header_encode(&(struct inet_header){.kind = CTL_LEAVE, .from = 1, .to = -1}, bytes);
+	CHECK_EQ(send(fd, bytes, INET_HEADER_SIZE, 0), INET_HEADER_SIZE);
 	ranks_leave(s, 1);
 	UNTIL(recv(fd, bytes, sizeof(bytes), 0) <= 0);
 	close(fd);

@@ -4,8 +4,8 @@
  * trimmed too early. They must notice.
  */
 static int planted;
-#define CTL_PLANTED planted
-#include "ctl/ctl_service.c"
+#define INET_STREAM_PLANTED planted
+#include "inet/stream.c"
 
 #include "ctl_resume_util.h"
 

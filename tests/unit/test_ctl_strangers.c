@@ -36,12 +36,12 @@ static void tell(int fd, const void *data, size_t n)
 
 static void send_frame(int fd, uint32_t kind, const void *body, uint32_t n)
 {
-	struct ctl_head h = {.kind = kind, .from = 0, .to = -1, .size = n};
-	uint8_t raw[CTL_HEAD_SIZE + 256];
+	struct inet_header h = {.kind = kind, .from = 0, .to = -1, .size = n};
+	uint8_t raw[INET_HEADER_SIZE + 256];
 
-	ctl_head_encode(&h, raw);
-	memcpy(raw + CTL_HEAD_SIZE, body, n);
-	tell(fd, raw, CTL_HEAD_SIZE + n);
+	inet_header_encode(&h, raw);
+	memcpy(raw + INET_HEADER_SIZE, body, n);
+	tell(fd, raw, INET_HEADER_SIZE + n);
 }
 
 static void send_hello(int fd, uint16_t version, uint64_t comm_id)
@@ -241,15 +241,15 @@ static int proof_refused(void)
 /* One of a build before this hand-shake: it is told so in a frame of its own. */
 static int former_refused(void)
 {
-	uint8_t body[128] = {1}, raw[CTL_HEAD_SIZE];
-	struct ctl_head h;
+	uint8_t body[128] = {1}, raw[INET_HEADER_SIZE];
+	struct inet_header h;
 	char text[CTL_TEXT_MAX + 1];
 	int fd = dial_hard(&hub_addr.in), answered;
 
 	send_frame(fd, 1, body, sizeof(body));
 	answered = read_all(fd, raw, sizeof(raw));
 	if (answered) {
-		CHECK_OK(ctl_head_decode(raw, &h));
+		CHECK_OK(inet_header_decode(raw, &h));
 		CHECK_EQ(h.kind, CTL_REFUSED);
 		CHECK_EQ(h.result, GANTRY_ERR_VERSION);
 		CHECK(read_all(fd, text, h.size));
@@ -286,7 +286,7 @@ struct snapshot {
 	enum hub_state state;
 	int nranks, nhere, gathers;
 	gantry_result error;
-	struct ctl_conn *conns[RANKS];
+	struct inet_stream *conns[RANKS];
 };
 
 static void look_at_hub(struct snapshot *ret)
@@ -461,14 +461,14 @@ static void test_places(void)
 /* Refused, and goes on talking: it is not listened to. */
 static void test_talker(void)
 {
-	const struct ctl_head life = {.kind = CTL_LIFE, .from = 0, .to = -1};
-	uint8_t frames[512 * CTL_HEAD_SIZE];
+	const struct inet_header life = {.kind = CTL_LIFE, .from = 0, .to = -1};
+	uint8_t frames[512 * INET_HEADER_SIZE];
 	size_t sent = 0;
 	ssize_t n;
 	int fd = dial_hard(&hub_addr.in);
 
-	for (size_t i = 0; i < sizeof(frames); i += CTL_HEAD_SIZE)
-		ctl_head_encode(&life, frames + i);
+	for (size_t i = 0; i < sizeof(frames); i += INET_HEADER_SIZE)
+		inet_header_encode(&life, frames + i);
 	send_hello(fd, 9, decoded.comm_id);
 	while ((n = send(fd, frames, sizeof(frames), MSG_NOSIGNAL)) > 0 && sent < FLOOD_MAX)
 		sent += (size_t)n;

@@ -198,7 +198,7 @@ static void failing_body(struct rank_state *s)
 		[STAYS_AWAY] = {GANTRY_ERR_TIMEOUT, "4 of 5 ranks called allgather within 0.4 s "
 						    "(GANTRY_CALL_TIMEOUT); missing: 2"},
 		[OTHER_SIZE] = {GANTRY_ERR_USAGE, "allgather sizes differ"},
-		[NO_ROUTE] = {GANTRY_ERR_UNREACHABLE, "no way to rank 1 at 127.0.0.1:"},
+		[NO_ROUTE] = {GANTRY_ERR_UNREACHABLE, "cannot reach rank 1 at 127.0.0.1:"},
 	};
 
 	if (s->rank == BAD && way == NO_ROUTE) {

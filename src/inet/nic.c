@@ -21,7 +21,6 @@
 #include <linux/rtnetlink.h>
 #include <net/if_arp.h>
 #include <netpacket/packet.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +31,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "inet/nic.h"
 
 enum { SPEED_ASSUMED = 10000 };
@@ -461,28 +461,6 @@ struct verdict {
 	const char *why; /* static; "" for RANK_GOOD */
 };
 
-/* Text that grows in a fixed buffer and ends in "..." when it does not fit. */
-struct text {
-	char *buf;
-	size_t size, len;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct text *t, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(t->buf + t->len, t->size - t->len, fmt, ap);
-	va_end(ap);
-	if (n < 0 || t->len + (size_t)n >= t->size) {
-		t->len = t->size - 1;
-		memcpy(t->buf + t->size - 4, "...", 4);
-	} else {
-		t->len += (size_t)n;
-	}
-}
-
 int gantry_nic_pattern_match(const char *pattern, const char *name)
 {
 	int exclude = *pattern == '^', exact, entries = 0, hit = 0;
@@ -564,25 +542,25 @@ static void keep_family(struct gantry_nic *nic, int family)
 	nic->naddrs = n;
 }
 
-static void add_speed(struct text *t, const struct gantry_nic *nic)
+static void add_speed(char *text, size_t len, const struct gantry_nic *nic)
 {
 	if (nic->speed_mbps % 1000)
-		add(t, "%d Mbit/s", nic->speed_mbps);
+		gantry_text_add(text, len, "%d Mbit/s", nic->speed_mbps);
 	else
-		add(t, "%d Gbit/s", nic->speed_mbps / 1000);
+		gantry_text_add(text, len, "%d Gbit/s", nic->speed_mbps / 1000);
 	if (!nic->speed_known)
-		add(t, " assumed");
+		gantry_text_add(text, len, " assumed");
 }
 
 /* "lo (loopback), docker0 (bridge)" for those of a worse rank than `best`. */
-static void add_left_out(struct text *t, const struct gantry_nic_list *list, const struct verdict *v, enum rank best)
+static void add_left_out(struct gantry_nic_list *list, const struct verdict *v, enum rank best)
 {
 	const char *before = "; left out ";
 
 	for (int i = 0; i < list->count; i++) {
 		if (v[i].rank == best)
 			continue;
-		add(t, "%s%s (%s)", before, list->nics[i].name, v[i].why);
+		gantry_text_add(list->reason, sizeof(list->reason), "%s%s (%s)", before, list->nics[i].name, v[i].why);
 		before = ", ";
 		LOG_DEBUG(NET, "skipped interface %s: %s", list->nics[i].name, v[i].why);
 	}
@@ -590,70 +568,70 @@ static void add_left_out(struct text *t, const struct gantry_nic_list *list, con
 
 static void say_reason(struct gantry_nic_list *list, const struct verdict *v, enum rank best)
 {
-	struct text t = {list->reason, sizeof(list->reason), 0};
-	char text[GANTRY_ADDR_TEXT];
+	char text[GANTRY_ADDR_TEXT], *reason = list->reason;
+	const size_t len = sizeof(list->reason);
 	const char *before = "using ";
 
+	*reason = 0;
 	for (int i = 0; i < list->count; i++) {
 		const struct gantry_nic *nic = &list->nics[i];
 
 		if (v[i].rank != best)
 			continue;
-		add(&t, "%s%s %s (", before, nic->name, gantry_addr_text(&nic->addrs[0], text));
-		add_speed(&t, nic);
+		gantry_text_add(reason, len, "%s%s %s (", before, nic->name, gantry_addr_text(&nic->addrs[0], text));
+		add_speed(reason, len, nic);
 		if (nic->numa_node >= 0)
-			add(&t, ", numa %d", nic->numa_node);
+			gantry_text_add(reason, len, ", numa %d", nic->numa_node);
 		if (*v[i].why)
-			add(&t, ", %s", v[i].why);
-		add(&t, ")");
+			gantry_text_add(reason, len, ", %s", v[i].why);
+		gantry_text_add(reason, len, ")");
 		before = ", ";
 	}
-	add_left_out(&t, list, v, best);
+	add_left_out(list, v, best);
 }
 
 /* "lo 127.0.0.1 ::1, eth1 (down), eth0 10.0.0.2" */
-static void add_all(struct text *t, const struct gantry_nic_list *list)
+static void add_all(char *all, size_t len, const struct gantry_nic_list *list)
 {
 	char text[GANTRY_ADDR_TEXT];
 
 	for (int i = 0; i < list->count; i++) {
 		const struct gantry_nic *nic = &list->nics[i];
 
-		add(t, "%s%s", i ? ", " : "", nic->name);
+		gantry_text_add(all, len, "%s%s", i ? ", " : "", nic->name);
 		for (int k = 0; k < nic->naddrs; k++)
-			add(t, " %s", gantry_addr_text(&nic->addrs[k], text));
+			gantry_text_add(all, len, " %s", gantry_addr_text(&nic->addrs[k], text));
 		if (!(nic->flags & IFF_UP))
-			add(t, " (down)");
+			gantry_text_add(all, len, " (down)");
 		else if (!(nic->flags & IFF_RUNNING))
-			add(t, " (no carrier)");
+			gantry_text_add(all, len, " (no carrier)");
 		else if (!nic->naddrs)
-			add(t, " (no address)");
+			gantry_text_add(all, len, " (no address)");
 	}
 }
 
 static gantry_result nothing_usable(const struct gantry_nic_list *list, const char *pattern, int family)
 {
-	char all[1024] = "none", what[256];
-	struct text t = {all, sizeof(all), 0}, w = {what, sizeof(what), 0};
+	char all[1024] = "", what[256] = "";
 	int matches = 0;
 
-	add_all(&t, list);
+	add_all(all, sizeof(all), list);
 	for (int i = 0; i < list->count; i++)
 		matches += gantry_nic_pattern_match(pattern, list->nics[i].name);
 	if (!*pattern)
-		add(&w, "no interface is usable");
+		gantry_text_add(what, sizeof(what), "no interface is usable");
 	else if (matches)
-		add(&w, "no interface matching '%s' is usable", pattern);
+		gantry_text_add(what, sizeof(what), "no interface matching '%s' is usable", pattern);
 	else
-		add(&w, "no interface matches '%s'", pattern);
+		gantry_text_add(what, sizeof(what), "no interface matches '%s'", pattern);
 	if (family != AF_UNSPEC)
-		add(&w, " with %s", family == AF_INET ? "IPv4" : "IPv6");
+		gantry_text_add(what, sizeof(what), " with %s", family == AF_INET ? "IPv4" : "IPv6");
 	/* The list comes last: it is what may be cut off. */
 	FAIL_NOW(GANTRY_ERR_CONFIG, "%s; %s%s: %s", what,
 		 *pattern ? "set GANTRY_IFNAME (or NCCL_SOCKET_IFNAME) to one of these, or unset it for "
 			    "automatic choice"
 			  : "bring one of these up and give it an address",
-		 family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", all);
+		 family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", *all ? all : "none");
 }
 
 /* Bootstrap and network both choose, and as a rule the same: one line. By a checksum, which needs no lock. Of BASE, because it

@@ -52,7 +52,7 @@ static int put_together(struct tcp_lane *lane, const uint8_t *data, uint32_t n) 
 
 /* ---- a posted receive ---- */
 
-static int end_posted(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
+int tcp_end_posted(struct tcp_lane *lane)
 {
 	ASSERT(lane->rx.recv && lane->rx.buffer && !lane->rx.left);
 	return tcp_match_end(lane->link, &lane->rx.frame.piece, lane->rx.recv, lane->rx.buffer);
@@ -63,7 +63,7 @@ const struct tcp_target_ops tcp_target_buffer = {
 	.list = list_together,
 	.advance = advance_together,
 	.put = put_together,
-	.end = end_posted,
+	.end = tcp_end_posted,
 };
 
 static void list_pieces(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRES(lane_rx_mu)
@@ -91,7 +91,7 @@ const struct tcp_target_ops tcp_target_pieces = {
 	.list = list_pieces,
 	.advance = advance_pieces,
 	.put = put_pieces,
-	.end = end_posted,
+	.end = tcp_end_posted,
 };
 
 void tcp_recv_write(const struct tcp_recv *recv, const struct tcp_buffer *buffer, const void *data, uint64_t len,

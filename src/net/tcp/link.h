@@ -700,6 +700,8 @@ int tcp_frames_parse(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, lin
 /* lane_rx.c */
 extern const struct tcp_target_ops tcp_target_buffer, tcp_target_pieces, tcp_target_unexpected, tcp_target_text,
 	tcp_target_nowhere;
+/* The end of a piece for a posted receive, whatever its target. */
+int tcp_end_posted(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu);
 /* Bytes that are here, to a receive's own memory. */
 void tcp_recv_write(const struct tcp_recv *recv, const struct tcp_buffer *buffer, const void *data, uint64_t len,
 		    uint64_t offset) REQUIRES(link_mu);

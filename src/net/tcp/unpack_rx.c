@@ -107,17 +107,12 @@ static int put_bounce(struct tcp_lane *lane, const uint8_t *data, uint32_t n) RE
 	return write_bytes(lane->link, rx->recv, data, n, offset);
 }
 
-static int end_bounce(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
-{
-	return tcp_match_end(lane->link, &lane->rx.frame.piece, lane->rx.recv, lane->rx.buffer);
-}
-
 static const struct tcp_target_ops target_bounce = {
 	.posted = true,
 	.list = list_bounce,
 	.advance = advance_bounce,
 	.put = put_bounce,
-	.end = end_bounce,
+	.end = tcp_end_posted,
 };
 
 static const struct tcp_target_ops *choose_target(const struct tcp_recv *recv)

@@ -19,6 +19,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -39,6 +40,33 @@ struct why {
 	char text[244];
 };
 
+/* The symptom, and the search for its cause. */
+struct comm_cause {
+	int looking GUARDED_BY(comm_mu); /* a thread is looking for the cause of the symptom below */
+	int waits;			 /* atomic: the watchdog does, until */
+	uint64_t until;			 /* ns */
+	int stop;			 /* atomic */
+	int of_ctl;			 /* atomic: the error is the control plane's news */
+	gantry_result result;		 /* the symptom */
+	int rank;
+	char text[COMM_ERROR_TEXT];
+};
+
+gantry_result comm_cause_make(struct gantry_comm *comm)
+{
+	ASSERT(!comm->cause);
+	comm->cause = calloc(1, sizeof(*comm->cause));
+	if (!comm->cause)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a communicator");
+	return GANTRY_OK;
+}
+
+void comm_cause_free(struct gantry_comm *comm)
+{
+	free(comm->cause);
+	comm->cause = NULL;
+}
+
 int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer)
 {
 	/* What is missing or wrong here. All else is a peer's doing, or something between the two. */
@@ -58,7 +86,7 @@ static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
 /* Its first error is known, or not needed any more. */
 static int is_over(struct gantry_comm *comm)
 {
-	return load_acquire(&comm->error_seen) || load_acquire(&comm->cause.stop);
+	return load_acquire(&comm->error_seen) || load_acquire(&comm->cause->stop);
 }
 
 static void fail_with(struct gantry_comm *comm, gantry_result received, struct why *why, gantry_result r, int rank,
@@ -84,6 +112,7 @@ static void fail_with(struct gantry_comm *comm, gantry_result received, struct w
 
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
+	struct comm_cause *c = comm->cause;
 	int first = 0;
 
 	if (!is_symptom(comm, r, rank)) {
@@ -92,14 +121,14 @@ void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const cha
 	}
 	comm_mu_lock(&comm->mu);
 	/* The first symptom is the nearest to the cause, and the reason is logged once. */
-	if (!is_over(comm) && !comm->cause.looking) {
-		ASSERT(!load_relaxed(&comm->cause.waits));
-		comm->cause.looking = first = 1;
-		comm->cause.result = r;
-		comm->cause.rank = rank;
-		snprintf(comm->cause.text, sizeof(comm->cause.text), "%s", text ? text : "");
-		comm->cause.until = gantry_now_ns() + patience_ns;
-		store_release(&comm->cause.waits, 1);
+	if (!is_over(comm) && !c->looking) {
+		ASSERT(!load_relaxed(&c->waits));
+		c->looking = first = 1;
+		c->result = r;
+		c->rank = rank;
+		snprintf(c->text, sizeof(c->text), "%s", text ? text : "");
+		c->until = gantry_now_ns() + patience_ns;
+		store_release(&c->waits, 1);
 	}
 	comm_mu_unlock(&comm->mu);
 	if (first)
@@ -118,11 +147,12 @@ void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, co
 
 int comm_cause_waits(const struct gantry_comm *comm)
 {
-	return load_acquire(&comm->cause.waits);
+	return load_acquire(&comm->cause->waits);
 }
 
-int comm_cause_look(struct gantry_comm *comm)
+uint64_t comm_cause_look(struct gantry_comm *comm)
 {
+	struct comm_cause *c = comm->cause;
 	gantry_result r = GANTRY_AGAIN;
 	struct why why;
 
@@ -132,22 +162,32 @@ int comm_cause_look(struct gantry_comm *comm)
 	 * anything. */
 	if (!is_over(comm))
 		r = gantry_ctl_try_recv_any(comm->ctl, why_tag, &why, sizeof(why));
-	if (r == GANTRY_AGAIN && !is_over(comm) && comm->cause.rank >= 0)
-		r = gantry_ctl_try_recv(comm->ctl, comm->cause.rank, why_tag, &why, sizeof(why));
-	if (r == GANTRY_AGAIN && !is_over(comm) && gantry_now_ns() < comm->cause.until)
-		return 1;
-	if (exchange_acq_rel(&comm->cause.waits, 0))
-		fail_with(comm, r, &why, comm->cause.result, comm->cause.rank, comm->cause.text);
+	if (r == GANTRY_AGAIN && !is_over(comm) && c->rank >= 0)
+		r = gantry_ctl_try_recv(comm->ctl, c->rank, why_tag, &why, sizeof(why));
+	if (r == GANTRY_AGAIN && !is_over(comm) && gantry_now_ns() < c->until)
+		return c->until;
+	if (exchange_acq_rel(&c->waits, 0))
+		fail_with(comm, r, &why, c->result, c->rank, c->text);
 	return 0;
+}
+
+void comm_cause_from_ctl(struct gantry_comm *comm)
+{
+	if (!load_acquire(&comm->error_seen))
+		store_relaxed(&comm->cause->of_ctl, 1);
 }
 
 void comm_cause_end(struct gantry_comm *comm)
 {
+	struct comm_cause *c = comm->cause;
+
+	if (!c)
+		return;
 	comm_mu_lock(&comm->mu);
-	store_release(&comm->cause.stop, 1);
+	store_release(&c->stop, 1);
 	comm_mu_unlock(&comm->mu);
-	if (exchange_acq_rel(&comm->cause.waits, 0))
-		comm_fail(comm, comm->cause.result, comm->cause.rank, comm->cause.text);
+	if (exchange_acq_rel(&c->waits, 0))
+		comm_fail(comm, c->result, c->rank, c->text);
 }
 
 void comm_cause_tell(struct gantry_comm *comm)
@@ -161,7 +201,7 @@ void comm_cause_tell(struct gantry_comm *comm)
 	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error.text);
 	comm_mu_unlock(&comm->mu);
 	/* The control plane has reported its own findings to the other ranks at the same time as to us. */
-	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || load_relaxed(&comm->cause.of_ctl) ||
+	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || load_relaxed(&comm->cause->of_ctl) ||
 	    !comm->peers)
 		return;
 	for (int i = 0; i < comm->nranks; i++) {

@@ -170,8 +170,7 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 			comm_suspect(comm, why, rank, text);
 		return;
 	}
-	if (!load_acquire(&comm->error_seen))
-		store_relaxed(&comm->cause.of_ctl, 1);
+	comm_cause_from_ctl(comm);
 	comm_fail(comm, why, rank, text);
 }
 
@@ -488,6 +487,7 @@ void comm_free(struct gantry_comm *comm)
 		d->ops->free_mapped(d, comm->abort_host);
 	gantry_proxy_put(comm->proxy);
 	gantry_failure_put(comm->life.failure);
+	comm_cause_free(comm);
 	free(comm->infos);
 	free(comm->peers);
 	free(comm->transport);
@@ -525,6 +525,7 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	comm->life.name = strdup(config->name ? config->name : "");
 	if (!comm->transport || !comm->life.name)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
+	TRY(comm_cause_make(comm));
 	TRY(comm_coll_make(comm));
 	TRY(comm_launches_make(comm));
 	comm->coll->collnet = comm_collnet_take(comm->transport);

@@ -160,18 +160,9 @@ struct gantry_comm {
 		int rank; /* that it is about; -1: not known */
 		char text[COMM_ERROR_TEXT];
 	} error GUARDED_BY(comm_mu);
-	uint32_t error_seen;			 /* atomic copy of error.result, for the fast path */
-	int closing;				 /* atomic: in the last meeting of all ranks */
-	struct {				 /* cause.c */
-		int looking GUARDED_BY(comm_mu); /* a thread is looking for the cause of the symptom below */
-		int waits;			 /* atomic: the watchdog does, until */
-		uint64_t until;			 /* ns */
-		int stop;			 /* atomic */
-		int of_ctl;			 /* atomic: the error is the control plane's news */
-		gantry_result result;		 /* the symptom */
-		int rank;
-		char text[COMM_ERROR_TEXT];
-	} cause;
+	uint32_t error_seen;		/* atomic copy of error.result, for the fast path */
+	int closing;			/* atomic: in the last meeting of all ranks */
+	struct comm_cause *cause;	/* cause.c */
 	struct comm_coll *coll;		/* comm_coll.h */
 	struct comm_onesided *onesided; /* window.c; NULL: no window was registered yet */
 	struct comm_graphs *graphs;	/* atomic; NULL: nothing was ever captured. graph.c */
@@ -248,12 +239,16 @@ int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer);
  * once; comm_fail_for_cause waits, and so does not run on the threads of the proxy and the control plane. */
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+gantry_result comm_cause_make(struct gantry_comm *comm);
+void comm_cause_free(struct gantry_comm *comm);
+/* The first error, which comes next, is the control plane's news: the other ranks have it too. */
+void comm_cause_from_ctl(struct gantry_comm *comm);
 /* Before the communicator is freed: stops the search for causes, and sends the peers the reason why it goes. */
 void comm_cause_end(struct gantry_comm *comm);
 void comm_cause_tell(struct gantry_comm *comm);
-/* The watchdog's: is there a symptom whose cause is waited for? Looks for it; 1: until cause.until at the latest. */
+/* The watchdog's: is there a symptom whose cause is waited for? Looks for it; until when at the latest, ns, or 0: no more. */
 int comm_cause_waits(const struct gantry_comm *comm);
-int comm_cause_look(struct gantry_comm *comm);
+uint64_t comm_cause_look(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 

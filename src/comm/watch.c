@@ -174,19 +174,19 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 /* Looks at one of them, without the lock: at all of it, or only for the cause of a symptom. */
 static void hold_comm(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop_mu)
 {
-	int waits;
+	uint64_t until;
 
 	ASSERT_HELD(&inet_loop.mu);
 	ASSERT(!watch.held);
 	watch.held = comm;
 	inet_loop_unlock();
-	waits = comm_cause_look(comm);
+	until = comm_cause_look(comm);
 	if (all)
 		attend_comm(comm, signalled);
 	inet_loop_lock();
-	if (waits && comm->cause.until < watch.next)
-		watch.next = comm->cause.until;
-	watch.causes |= waits;
+	if (until && until < watch.next)
+		watch.next = until;
+	watch.causes |= until != 0;
 	watch.held = NULL;
 	gantry_cond_broadcast(&watch.put_down); /* a thread that removes it has the lock when we are past it */
 }

@@ -102,7 +102,7 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 	gantry_list_each_entry (m, &ctl_service.members, const struct gantry_ctl, node) {
 		if (m->id.comm_id == comm_id && m->step == STEP_JOINING)
 			snprintf(buf, len, "%s: %s", m->hub,
-				 *m->dial.to_hub.text ? m->dial.to_hub.text : "no answer yet");
+				 *m->dial->to_hub.text ? m->dial->to_hub.text : "no answer yet");
 	}
 out:
 	inet_loop_unlock();
@@ -225,14 +225,16 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a membership");
 	m->config = *config;
 	m->config.id = NULL;
-	inet_dial_init(&m->dial.to_hub, &ctl_dial_ops);
 	gantry_list_init(&m->node);
 	gantry_list_init(&m->calls);
+	m->dial = calloc(1, sizeof(*m->dial));
 	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
-	if (!m->peers) {
+	if (!m->dial || !m->peers) {
 		ctl_member_free(m);
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d ranks", config->nranks);
 	}
+	inet_dial_init(&m->dial->to_hub, &ctl_dial_ops);
+	m->dial->member = m;
 	for (int i = 0; i < config->nranks; i++)
 		gantry_list_init(&m->peers[i].inbox);
 	*ret_member = m;
@@ -244,7 +246,9 @@ void ctl_member_free(struct gantry_ctl *m) UNCHECKED
 {
 	if (!m)
 		return;
-	inet_handshake_end(&m->dial.to_hub.shake);
+	if (m->dial)
+		inet_handshake_end(&m->dial->to_hub.shake);
+	free(m->dial);
 	for (int i = 0; i < m->config.nranks && m->peers; i++) {
 		gantry_list_each_entry_safe (msg, &m->peers[i].inbox, struct ctl_message, node)
 			free(msg);
@@ -314,7 +318,7 @@ static gantry_result member_begin(struct gantry_ctl *m)
 	if (listens)
 		member_listen(m, &addr);
 	ctl_join_watch(m);
-	inet_dial_start(&m->dial.to_hub, 0);
+	inet_dial_start(&m->dial->to_hub, 0);
 out:
 	inet_loop_unlock();
 	return r;

@@ -29,31 +29,31 @@ enum { ATTEMPTS = 8, ATTEMPT_MIN_MS = 100 }; /* in GANTRY_TIMEOUT, dialling agai
 
 static struct gantry_ctl *member_of(struct inet_dial *d)
 {
-	return gantry_container(d, struct gantry_ctl, dial.to_hub);
+	return gantry_container(d, struct ctl_dial, to_hub)->member;
 }
 
 /* Of the addresses, the one for the next attempt. */
 static uint32_t candidate(const struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	return (m->dial.way + m->dial.to_hub.failures) % (uint32_t)m->naddrs;
+	return (m->dial->way + m->dial->to_hub.failures) % (uint32_t)m->naddrs;
 }
 
 static void dial_done(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	m->dial.way = candidate(m);
-	inet_dial_reset(&m->dial.to_hub);
+	m->dial->way = candidate(m);
+	inet_dial_reset(&m->dial->to_hub);
 }
 
 void ctl_dial_again(struct gantry_ctl *m)
 {
-	if (m->dial.to_hub.state == INET_DIAL_IDLE)
-		inet_dial_start(&m->dial.to_hub, 0);
+	if (m->dial->to_hub.state == INET_DIAL_IDLE)
+		inet_dial_start(&m->dial->to_hub, 0);
 }
 
 static void retry_later(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
-	struct inet_dial *d = &m->dial.to_hub;
+	struct inet_dial *d = &m->dial->to_hub;
 	uint32_t more;
 
 	inet_dial_start(d, inet_dial_retry_at(d));
@@ -64,7 +64,7 @@ static void retry_later(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void connect_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct inet_dial *d = &m->dial.to_hub;
+	const struct inet_dial *d = &m->dial->to_hub;
 	enum sock_errno_class class = sock_errno_class(d->error);
 
 	if (m->conn && inet_dial_is_deserted(d, m->timeout))
@@ -121,13 +121,13 @@ static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret) REQUIRE
 		.wait_ms = wait_ms(m),
 		.addr = m->direct.addr,
 		.resume = inet_resume_says(),
-		.generation = m->conn ? ++m->dial.generation : 0,
+		.generation = m->conn ? ++m->dial->generation : 0,
 		.host = gantry_host_id(),
 		.received = m->conn ? m->conn->session.received : 0,
 		.to = inet_target_of(&d->to),
 	};
 
-	m->dial.reached = 1;
+	m->dial->reached = 1;
 	ctl_hello_encode(&h, ret->payload);
 	ret->size = CTL_HELLO_SIZE;
 	ret->protocol = &hub_service.protocol;
@@ -147,23 +147,23 @@ static void resume_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQU
 		ctl_member_hub_lost(m, GANTRY_ERR_PROTOCOL, "its frame count does not match what was sent");
 		return;
 	}
-	fd = inet_dial_take(&m->dial.to_hub, &seals);
-	if (inet_stream_resume(c, fd, &seals, &m->dial.to_hub.to, received, a->first) != GANTRY_OK) {
+	fd = inet_dial_take(&m->dial->to_hub, &seals);
+	if (inet_stream_resume(c, fd, &seals, &m->dial->to_hub.to, received, a->first) != GANTRY_OK) {
 		retry_later(m);
 		return;
 	}
 	c->session.on = a->resumes;
 	dial_done(m);
 	LOG_INFO(COMM, "rank %d: reconnected to the bootstrap root at %s (socket %u); dropped %llu duplicate frames",
-		 m->config.rank, m->hub, m->dial.generation, (unsigned long long)c->session.twice);
+		 m->config.rank, m->hub, m->dial->generation, (unsigned long long)c->session.twice);
 }
 
 static void begin_conn(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu)
 {
 	struct inet_seals seals;
-	int fd = inet_dial_take(&m->dial.to_hub, &seals);
+	int fd = inet_dial_take(&m->dial->to_hub, &seals);
 
-	if (inet_stream_make(&ctl_service.streams, fd, &seals, &m->dial.to_hub.to, &ctl_member_ops, m, &m->conn) !=
+	if (inet_stream_make(&ctl_service.streams, fd, &seals, &m->dial->to_hub.to, &ctl_member_ops, m, &m->conn) !=
 	    GANTRY_OK) {
 		ctl_member_over(m, GANTRY_ERR_NOMEM, "rank %d: %s", m->config.rank, gantry_last_error());
 		return;
@@ -193,7 +193,7 @@ static void hub_answered(struct inet_dial *d) REQUIRES(loop_mu)
 /* Whether another attempt may do better. */
 static bool may_pass(const struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct inet_handshake *h = &m->dial.to_hub.shake;
+	const struct inet_handshake *h = &m->dial->to_hub.shake;
 
 	return h->refused &&
 	       (m->conn ? h->error == GANTRY_ERR_LIMIT : h->error == GANTRY_ERR_REFUSED && m->config.hub_comes);
@@ -201,14 +201,14 @@ static bool may_pass(const struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct inet_handshake *h = &m->dial.to_hub.shake;
+	const struct inet_handshake *h = &m->dial->to_hub.shake;
 
 	if (may_pass(m)) {
 		if (!m->conn)
 			m->deadline = inet_loop.now + m->connect_timeout;
-		m->dial.to_hub.misshakes = 0;
+		m->dial->to_hub.misshakes = 0;
 		retry_later(m);
-	} else if (m->dial.to_hub.misshakes < INET_TRIES) {
+	} else if (m->dial->to_hub.misshakes < INET_TRIES) {
 		retry_later(m);
 	} else if (m->conn) {
 		ctl_member_hub_lost(m, h->refused && h->error == GANTRY_ERR_REFUSED ? GANTRY_ERR_PEER_LOST : h->error,
@@ -246,7 +246,7 @@ const struct inet_dial_ops ctl_dial_ops = {
 
 void ctl_join_watch(struct gantry_ctl *m)
 {
-	const struct inet_dial *d = &m->dial.to_hub;
+	const struct inet_dial *d = &m->dial->to_hub;
 	bool silent = inet_loop.now >= m->deadline; /* else the rank that makes the hub lives, and has not called */
 	char seconds[16];
 
@@ -256,9 +256,9 @@ void ctl_join_watch(struct gantry_ctl *m)
 		ctl_service_due(m->deadline < m->wait_by ? m->deadline : m->wait_by);
 		return;
 	}
-	ctl_member_over(m, m->dial.reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
+	ctl_member_over(m, m->dial->reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
 			"rank %d: %s the bootstrap root at %s within %s (%s) and %u tries: %s", m->config.rank,
-			m->dial.reached ? "no agreement with" : "no connection to", m->hub,
+			m->dial->reached ? "no agreement with" : "no connection to", m->hub,
 			ctl_seconds(silent ? m->connect_timeout : m->patience, seconds),
 			silent ? "GANTRY_CONNECT_TIMEOUT" : "GANTRY_CALL_TIMEOUT", d->failures + 1,
 			*d->text ? d->text : "no answer: a firewall may drop the packets");

@@ -190,7 +190,7 @@ void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, .
 	va_list ap;
 
 	m->step = STEP_OVER;
-	inet_dial_stop(&m->dial.to_hub);
+	inet_dial_stop(&m->dial->to_hub);
 	if (m->over == GANTRY_OK) {
 		m->over = why;
 		va_start(ap, fmt);
@@ -449,7 +449,7 @@ static void on_cut(struct inet_stream *c, const char *cause) REQUIRES(loop_mu)
 
 	LOG_INFO(COMM, "rank %d: the connection to the bootstrap root at %s broke (%s); reconnecting", m->config.rank,
 		 m->hub, cause);
-	snprintf(m->dial.to_hub.text, sizeof(m->dial.to_hub.text), "%s", cause);
+	snprintf(m->dial->to_hub.text, sizeof(m->dial->to_hub.text), "%s", cause);
 	ctl_dial_again(m);
 }
 
@@ -513,7 +513,7 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 	}
 	if (waits_for_hub(m))
 		return;
-	inet_dial_stop(&m->dial.to_hub);
+	inet_dial_stop(&m->dial->to_hub);
 	inet_stream_finish(m->conn, linger);
 	ASSERT(ctl_service.nleaving > 0);
 	ctl_service.nleaving--;
@@ -543,11 +543,11 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	char seconds[16], cause[400], word[450];
 
 	ctl_seconds(m->timeout, seconds);
-	if (m->dial.to_hub.state == INET_DIAL_IDLE)
+	if (m->dial->to_hub.state == INET_DIAL_IDLE)
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", seconds);
 	else
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT), and reconnecting failed: %s",
-			 seconds, *m->dial.to_hub.text ? m->dial.to_hub.text : "no answer");
+			 seconds, *m->dial->to_hub.text ? m->dial->to_hub.text : "no answer");
 	/* If it was only stopped, it shall know when it comes back. */
 	snprintf(word, sizeof(word), "gave up on the bootstrap root: %s", cause);
 	h.size = (uint32_t)strlen(word);
@@ -574,8 +574,8 @@ static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_dial_again(m);
 	else if (c->session.on)
 		ctl_service_due(c->heard + stall);
-	if (m->dial.to_hub.state == INET_DIAL_PAUSE && !inet_stream_is_cut(c) && inet_loop.now - c->heard < stall)
-		inet_dial_stop(&m->dial.to_hub); /* its answer came after all */
+	if (m->dial->to_hub.state == INET_DIAL_PAUSE && !inet_stream_is_cut(c) && inet_loop.now - c->heard < stall)
+		inet_dial_stop(&m->dial->to_hub); /* its answer came after all */
 }
 
 void ctl_members_tick(void)

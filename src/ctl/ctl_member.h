@@ -51,6 +51,7 @@ struct ctl_call {
 /* How a membership reaches the hub, for the first time and again. */
 struct ctl_dial {
 	struct inet_dial to_hub;
+	struct gantry_ctl *member;
 	uint32_t way;	     /* of the addresses, the first to try */
 	int reached;	     /* a connection was accepted there at least once */
 	uint32_t generation; /* of the socket, dialling again */
@@ -80,13 +81,13 @@ struct gantry_ctl {
 	 * that of cause and consequence, and a caller that finds the last one first would take it for the cause. */
 	int callbacks GUARDED_BY(loop_mu);
 	enum ctl_step step GUARDED_BY(loop_mu);
-	uint64_t leave_by GUARDED_BY(loop_mu); /* ns: the hub knows that it leaves, or will; 0: not yet */
-	struct ctl_dial dial GUARDED_BY(loop_mu);
-	struct inet_stream *conn GUARDED_BY(loop_mu); /* NULL before it was accepted */
-	uint64_t deadline GUARDED_BY(loop_mu);	      /* of reaching the hub, then of waiting there; UINT64_MAX: none */
-	uint64_t wait_by GUARDED_BY(loop_mu); /* when it stops waiting for other ranks to join; UINT64_MAX: never */
-	int trips GUARDED_BY(loop_mu);	      /* round trips still to make */
-	int ready GUARDED_BY(loop_mu);	      /* all ranks are here */
+	uint64_t leave_by GUARDED_BY(loop_mu);		     /* ns: the hub knows that it leaves, or will; 0: not yet */
+	struct ctl_dial *dial POINTS_TO_GUARDED_BY(loop_mu); /* owned */
+	struct inet_stream *conn GUARDED_BY(loop_mu);	     /* NULL before it was accepted */
+	uint64_t deadline GUARDED_BY(loop_mu); /* of reaching the hub, then of waiting there; UINT64_MAX: none */
+	uint64_t wait_by GUARDED_BY(loop_mu);  /* when it stops waiting for other ranks to join; UINT64_MAX: never */
+	int trips GUARDED_BY(loop_mu);	       /* round trips still to make */
+	int ready GUARDED_BY(loop_mu);	       /* all ranks are here */
 	uint64_t best_trip GUARDED_BY(loop_mu);
 
 	/* What the callers' threads wait for. */
@@ -126,7 +127,7 @@ void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, .
 extern const struct inet_stream_ops ctl_member_ops; /* of m->conn */
 
 /* ctl_dial.c */
-extern const struct inet_dial_ops ctl_dial_ops;		     /* of m->dial.to_hub */
+extern const struct inet_dial_ops ctl_dial_ops;		     /* of m->dial->to_hub */
 void ctl_dial_again(struct gantry_ctl *m) REQUIRES(loop_mu); /* unless it does already */
 /* JOINING: whether a deadline has passed, which ends it. */
 void ctl_join_watch(struct gantry_ctl *m) REQUIRES(loop_mu);

@@ -198,7 +198,7 @@ static inline uint32_t sockets_used(const struct talk *w)
 
 	inet_loop_lock();
 	for (int i = 0; i < TALKERS; i++)
-		n += w->ctl[i]->dial.generation;
+		n += w->ctl[i]->dial->generation;
 	inet_loop_unlock();
 	return n;
 }

@@ -435,7 +435,7 @@ static int64_t allow_answers(const struct relay_conn *c, int way)
 static struct gantry_ctl *find_shaking(void) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (m, &ctl_service.members, struct gantry_ctl, node)
-		if (m->dial.to_hub.state == INET_DIAL_SHAKING)
+		if (m->dial->to_hub.state == INET_DIAL_SHAKING)
 			return m;
 	return NULL;
 }
@@ -488,8 +488,8 @@ TEST(test_held_up_in_join)
 	inet_loop_wake();
 	sleep_ms(100); /* the thread has seen that, and waits for the lock */
 	__atomic_store_n(&answers_pass, 1, __ATOMIC_RELEASE);
-	UNTIL(bytes_at(m->dial.to_hub.source.fd));
-	m->dial.to_hub.due = 1;
+	UNTIL(bytes_at(m->dial->to_hub.source.fd));
+	m->dial->to_hub.due = 1;
 	inet_loop_unlock();
 	ranks_start(s, 1);
 	ranks_joined(s, 2);

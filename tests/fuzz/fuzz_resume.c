@@ -157,7 +157,7 @@ static void say_state(void)
 
 	say(0,
 	    (struct pair_frame){.kind = WIRE_STATE,
-				.total = number(how & 1 ? l->tx.eager_out : l->resume.received),
+				.total = number(how & 1 ? l->tx.eager_out : l->tx.peer_received),
 				.offset = number(how & 2 ? l->tx.eager_out : l->tx.peer_consumed),
 				.seq = number(how & 4 ? l->tx.next_seq : l->tx.peer_done),
 				.done_bits = (uint32_t)number(l->tx.peer_done_bits)},
@@ -181,15 +181,15 @@ static void say_piece(int lane)
 
 static void break_lane(struct tcp_lane *lane)
 {
-	if (!lane->resume.stopped)
+	if (!lane->resume->stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
 }
 
 /* The lane's own rules decide whether it takes the socket. */
 static void new_socket(struct tcp_lane *lane)
 {
-	struct tcp_new_socket s = {.generation = (uint32_t)number(lane->resume.generation + 1),
-				   .received = number(run.l->resume.received)};
+	struct tcp_new_socket s = {.generation = (uint32_t)number(lane->resume->generation + 1),
+				   .received = number(run.l->tx.peer_received)};
 	int fd[2];
 
 	if (!lane->index)
@@ -232,14 +232,14 @@ static void lane_op(int op, uint32_t i)
 	switch (op) {
 	case OP_ARRIVED:
 		f.kind = WIRE_ARRIVED;
-		f.total = number(lane->resume.given);
-		f.tag = (uint32_t)number(lane->resume.generation);
+		f.total = number(lane->resume->given);
+		f.tag = (uint32_t)number(lane->resume->generation);
 		say(0, f, 0);
 		break;
 	case OP_STOPPED:
 		f.kind = WIRE_STOPPED;
-		f.total = number(lane->resume.given);
-		f.tag = (uint32_t)number(lane->resume.generation);
+		f.total = number(lane->resume->given);
+		f.tag = (uint32_t)number(lane->resume->generation);
 		say(0, f, 0);
 		break;
 	case OP_PIECE:
@@ -257,7 +257,7 @@ static void lane_op(int op, uint32_t i)
 			break_lane(lane);
 		break;
 	case OP_SETTLE:
-		if (i && lane->resume.stopped && lane->resume.peer_stopped && !lane->resume.settled &&
+		if (i && lane->resume->stopped && lane->resume->peer_stopped && !lane->resume->settled &&
 		    !tcp_link_failed(run.l))
 			tcp_lane_settle(lane);
 		break;
@@ -291,7 +291,7 @@ static void step(void)
 		say(0,
 		    (struct pair_frame){.kind = WIRE_STATE,
 					.flags = WIRE_FLAG_TAG,
-					.total = run.l->resume.received,
+					.total = run.l->tx.peer_received,
 					.offset = run.l->tx.peer_consumed,
 					.seq = run.l->tx.peer_done,
 					.done_bits = run.l->tx.peer_done_bits,
@@ -316,7 +316,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	run.config = (struct pair_config){.nlanes = LANES, .eager_max = 32768, .crc = next() & 1};
 	memset(filler, 0x41, sizeof(filler));
 	run.l = pair_raw(&run.config, run.raw);
-	run.l->session.resume = 1;
 	MUST(tcp_resume_init(run.l) == GANTRY_OK);
 	for (int i = 0; i < MAX_STEPS && run.in.at < run.in.end; i++)
 		step();

@@ -43,7 +43,7 @@ static inline uint32_t resumed(void)
 
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
-		n += load_relaxed(&l->resume.resumed);
+		n += l->resume ? load_relaxed(&l->resume->resumed) : 0;
 	inet_loop_unlock();
 	return n;
 }
@@ -67,7 +67,7 @@ static inline uint64_t adopted(void)
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
 		link_mu_lock(&l->mu);
-		n += l->resume.adopted;
+		n += l->resume ? l->resume->adopted : 0;
 		link_mu_unlock(&l->mu);
 	}
 	inet_loop_unlock();

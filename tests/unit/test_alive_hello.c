@@ -43,7 +43,7 @@ static bool is_settled(struct tcp_link *l)
 	bool settled;
 
 	link_mu_lock(&l->mu);
-	settled = l->lanes[1].resume.stopped && l->lanes[1].resume.settled;
+	settled = l->lanes[1].resume->stopped && l->lanes[1].resume->settled;
 	link_mu_unlock(&l->mu);
 	return settled;
 }

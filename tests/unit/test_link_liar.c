@@ -84,7 +84,6 @@ static void open_link(enum state state, bool resume)
 	memset(run.sends, 0, sizeof(run.sends));
 	memset(run.recvs, 0, sizeof(run.recvs));
 	run.l = pair_raw(&config, run.raw);
-	run.l->session.resume = resume;
 	if (resume)
 		CHECK_OK(tcp_resume_init(run.l));
 	if (state == SENDS || state == SENT) {

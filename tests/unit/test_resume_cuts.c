@@ -61,7 +61,7 @@ static uint32_t socket_of(struct tcp_lane *lane)
 	uint32_t number;
 
 	link_mu_lock(&lane->link->mu);
-	number = lane->resume.stopped ? 0 : lane->resume.generation + 1;
+	number = lane->resume->stopped ? 0 : lane->resume->generation + 1;
 	CHECK(!tcp_link_failed(lane->link));
 	link_mu_unlock(&lane->link->mu);
 	return number;

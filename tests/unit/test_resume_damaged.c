@@ -54,7 +54,7 @@ static gantry_result run_damaged(const char *resume, int bulk, int control, uint
 	*ret_repaired = 0;
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
-		*ret_repaired += load_relaxed(&l->resume.repaired);
+		*ret_repaired += l->resume ? load_relaxed(&l->resume->repaired) : 0;
 	inet_loop_unlock();
 	printf("%s, %u repaired; %d of %d in headers\n", gantry_result_name(r), *ret_repaired,
 	       logs_count("in the header of a frame"), logs_count("checksum mismatch"));

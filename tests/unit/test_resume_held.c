@@ -18,7 +18,6 @@ static struct tcp_link *open_link(bool patient)
 {
 	struct tcp_link *l = pair_raw(&config, raw);
 
-	l->session.resume = 1;
 	l->session.pace_ticks = patient ? gantry_ticks_of_ns(LATE * 1000000000ull) : 0;
 	CHECK_OK(tcp_resume_init(l));
 	return l;
@@ -76,7 +75,7 @@ TEST(done_when_it_has_come)
 	say_received(2 * (SIZE + PAIR_EAGER_SIZE));
 	WAIT_WHILE (!done)
 		CHECK_OK(tcp_link_test(second, &done, NULL));
-	CHECK_EQ(l->resume.adopted, 0);
+	CHECK_EQ(l->resume->adopted, 0);
 	pair_raw_free(&config, l, raw);
 }
 
@@ -89,8 +88,8 @@ TEST(done_when_it_is_copied)
 
 	CHECK_OK(tcp_link_test(request, &done, NULL));
 	CHECK(done);
-	CHECK_EQ(l->resume.adopted, 1);
-	CHECK_EQ(tcp_resume_list(&l->resume, PAIR_EAGER_SIZE, PAIR_EAGER_SIZE + SIZE, iov), 1);
+	CHECK_EQ(l->resume->adopted, 1);
+	CHECK_EQ(tcp_resume_list(l->resume, PAIR_EAGER_SIZE, PAIR_EAGER_SIZE + SIZE, iov), 1);
 	CHECK_PATTERN(iov[0].iov_base, SIZE, 1);
 	pair_raw_free(&config, l, raw);
 }

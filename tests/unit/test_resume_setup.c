@@ -101,7 +101,7 @@ static bool stands_still(void)
 
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
-		const struct tcp_lane_resume *r = &l->lanes[1].resume;
+		const struct tcp_lane_resume *r = l->lanes[1].resume;
 
 		link_mu_lock(&l->mu);
 		if (l->session.initiator) {

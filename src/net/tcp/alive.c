@@ -90,12 +90,13 @@ static const char *bulk_waits(struct tcp_link *l) REQUIRES(link_mu)
 static void look_tx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 {
 	see_send(k, &l->tx.unacked, "peer");
-	see_send(k, &l->resume.held, "peer");
+	if (l->resume)
+		see_send(k, &l->resume->held, "peer");
 	see_send(k, &l->tx.bulk, bulk_waits(l));
 	see_send(k, &l->tx.eager, l->tx.window_blocked ? "peer" : "socket");
 	see_send(k, &l->devmem.copying_out, "flush");
 	k->sum = k->requests + l->tx.next_seq + l->tx.peer_done + l->tx.bulk_sent + l->tx.eager_out +
-		 l->tx.peer_consumed + l->resume.received;
+		 l->tx.peer_consumed + l->tx.peer_received;
 	for (int i = 1; i < l->nlanes; i++)
 		k->sum += load_relaxed(&l->lanes[i].tx.given);
 }
@@ -228,10 +229,10 @@ static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t
 	*ret_unread = 0;
 	if (lane_rx_mu_trylock(&lane->rx.lock)) {
 		*ret_unread = lane->io.ops->unread(&lane->io);
-		*ret_arrived = lane->rx.bytes - lane->resume.base + *ret_unread;
+		*ret_arrived = lane->rx.bytes - lane->rx.base + *ret_unread;
 		lane_rx_mu_unlock(&lane->rx.lock);
 	} else {
-		*ret_arrived = load_relaxed(&lane->rx.bytes) - load_relaxed(&lane->resume.base);
+		*ret_arrived = load_relaxed(&lane->rx.bytes) - load_relaxed(&lane->rx.base);
 	}
 }
 
@@ -259,6 +260,7 @@ int tcp_lanes_report(struct tcp_link *l)
 
 int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 {
+	struct tcp_lane_resume *r;
 	struct tcp_lane_tx *tx;
 
 	if (a->lane >= (uint32_t)l->nlanes) {
@@ -268,15 +270,17 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 		return -1;
 	}
 	tx = &l->lanes[a->lane].tx;
-	if (a->generation != l->lanes[a->lane].resume.generation)
+	r = l->lanes[a->lane].resume;
+	if (a->generation != (r ? r->generation : 0))
 		return 0; /* of a socket that is no more */
-	if (l->session.resume && a->pieces > l->lanes[a->lane].resume.given) {
+	if (r && a->pieces > r->given) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
 				     "lane %u: peer reports %llu pieces received, but only %llu were sent", a->lane,
-				     (unsigned long long)a->pieces, (unsigned long long)l->lanes[a->lane].resume.given);
+				     (unsigned long long)a->pieces, (unsigned long long)r->given);
 		return -1;
 	}
-	tcp_resume_arrived(&l->lanes[a->lane].resume, a->pieces);
+	if (r)
+		tcp_resume_arrived(r, a->pieces);
 	store_relaxed(&tx->arrived, a->bytes);
 	store_relaxed(&tx->unread, a->unread);
 	return 0;
@@ -287,7 +291,7 @@ static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t ar
 	uint64_t queued;
 	bool lost;
 
-	if (lane->link->session.resume && tcp_resume_broken(lane, ETIMEDOUT))
+	if (lane->link->resume && tcp_resume_broken(lane, ETIMEDOUT))
 		return;
 	/* Not acknowledged: the packets are lost. Otherwise a middlebox has acknowledged them instead of the peer. */
 	lost = lane->io.ops->unacked(&lane->io, &queued) && queued > 0;

@@ -183,10 +183,10 @@ static void give_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t chunk
 	store_relaxed(&tx->queued, tx->queued + chunk);
 	if (s->next == 0) {
 		s->by_reference = is_sent_by_reference(l, s);
-		s->needs_ack = l->session.resume || s->by_reference;
+		s->needs_ack = l->resume || s->by_reference;
 		count_credit_wait(l, s);
 	}
-	if (l->session.resume)
+	if (l->resume)
 		tcp_resume_keep_piece(lane, s, s->next, (uint32_t)chunk);
 	tx->send = s;
 	tx->push = choose_push(l, s);
@@ -292,7 +292,7 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUI
 {
 	const struct tcp_kept *lost;
 
-	if (!lane->link->session.resume)
+	if (!lane->link->resume)
 		return take_next(lane, ret_piece);
 	if (!tcp_resume_room(lane))
 		return 0;
@@ -384,8 +384,8 @@ static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_
 	store_relaxed(&lane->tx.pieces, lane->tx.pieces + 1);
 	link_mu_lock(&l->mu);
 	lane->tx.send = NULL;
-	if (l->session.resume)
-		lane->resume.kept[(lane->resume.given - 1) % RESUME_KEPT].ended = true;
+	if (l->resume)
+		lane->resume->kept[(lane->resume->given - 1) % RESUME_KEPT].ended = true;
 	tcp_send_note(l, s, lane->tx.length);
 	link_mu_unlock(&l->mu);
 }

@@ -276,7 +276,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	}
 	if (l->lanes_here < l->nlanes)
 		return;
-	if (!l->session.resume && has_lost_lane(l)) {
+	if (!l->resume && has_lost_lane(l)) {
 		connector_retry(c, ECONNRESET);
 		return;
 	}

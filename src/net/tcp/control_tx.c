@@ -63,7 +63,7 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 		.state = {.done = rx->done,
 			  .done_bits = done_behind(rx),
 			  .consumed = rx->consumed,
-			  .received = l->resume.got,
+			  .received = rx->eager_in,
 			  .sends = l->tx.wanted || l->tx.closed,
 			  .has_tag = t != NULL,
 			  .tag = t ? t->tag : 0,
@@ -74,7 +74,7 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 	ASSERT(rx->done >= rx->done_told && rx->consumed >= rx->consumed_told);
 	rx->done_told = rx->done;
 	rx->consumed_told = rx->consumed;
-	store_relaxed(&l->resume.unreported, 0);
+	store_relaxed(&rx->unreported, 0);
 	rx->ack_now = false;
 	rx->heartbeat_due = false;
 	if (t) {
@@ -102,7 +102,7 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	/* The frame goes out anyway: the receives of the tag in use ride along. */
 	if (l->control.nframes == before &&
 	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= consumed ||
-	     l->resume.unreported >= report))
+	     rx->unreported >= report))
 		add_state(l, rx->tags.count ? &rx->tags.items[rx->tags.last] : NULL);
 }
 
@@ -131,6 +131,7 @@ static void collect_arrived(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	for (int i = 1; i < l->nlanes; i++) {
 		struct tcp_lane_rx *rx = &l->lanes[i].rx;
+		struct tcp_lane_resume *r = l->lanes[i].resume;
 
 		if (!rx->tell_arrived)
 			continue;
@@ -139,11 +140,12 @@ static void collect_arrived(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		rx->tell_arrived = false;
 		add_frame(l, &(struct wire_frame){.kind = WIRE_ARRIVED,
 						  .arrived = {.lane = (uint32_t)i,
-							      .generation = l->lanes[i].resume.generation,
+							      .generation = r ? r->generation : 0,
 							      .bytes = rx->arrived,
 							      .unread = rx->unread,
-							      .pieces = l->lanes[i].resume.pieces}});
-		l->lanes[i].resume.pieces_told = l->lanes[i].resume.pieces;
+							      .pieces = r ? r->pieces : 0}});
+		if (r)
+			r->pieces_told = r->pieces;
 	}
 }
 
@@ -151,7 +153,7 @@ static void collect_arrived(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 static void collect_stopped(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	for (int i = 1; i < l->nlanes; i++) {
-		struct tcp_lane_resume *r = &l->lanes[i].resume;
+		struct tcp_lane_resume *r = l->lanes[i].resume;
 
 		if (!r->tell)
 			continue;
@@ -170,7 +172,7 @@ static void add_kept(struct tcp_link *l, uint64_t from, uint64_t to) REQUIRES(co
 {
 	struct tcp_control *c = &l->control;
 	struct iovec parts[2], *last = c->iov_n ? &c->iov[c->iov_n - 1] : NULL;
-	int n = tcp_resume_list(&l->resume, from, to, parts), i = 0;
+	int n = tcp_resume_list(l->resume, from, to, parts), i = 0;
 
 	if (last && (uint8_t *)last->iov_base + last->iov_len == parts[0].iov_base)
 		last->iov_len += parts[i++].iov_len;
@@ -194,7 +196,7 @@ static void add_message(struct tcp_link *l, struct tcp_send *s) REQUIRES(control
 /* What the last control lane may have lost. False: there is more of it, and nothing may overtake that. */
 static bool collect_again(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 
 	if (r->again == r->again_end)
 		return true;
@@ -266,13 +268,18 @@ static void collect_error(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	add_iov(c, c->text, len);
 }
 
+/* Eager bytes that the last control lane may have lost still wait. */
+static bool goes_again(const struct tcp_link *l) REQUIRES(link_mu)
+{
+	return l->resume && l->resume->again != l->resume->again_end;
+}
+
 static void collect_ends(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	if (l->end.tell)
 		collect_error(l);
 	/* The receiver counts on the header of every message that CLOSE says was sent, and on what goes again. */
-	if (l->tx.tell_close &&
-	    ((!l->tx.descriptors.n && l->resume.again == l->resume.again_end) || tcp_link_failed(l))) {
+	if (l->tx.tell_close && ((!l->tx.descriptors.n && !goes_again(l)) || tcp_link_failed(l))) {
 		l->tx.tell_close = false;
 		add_frame(l, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->tx.bulk_sent}});
 	}
@@ -289,7 +296,7 @@ static void collect_coalesced(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 
 	if (!o->bytes)
 		return;
-	if (l->session.resume)
+	if (l->resume)
 		add_kept(l, l->tx.eager_out - o->bytes, l->tx.eager_out);
 	else
 		add_iov(c, o->buffers[o->now], o->bytes);
@@ -318,14 +325,14 @@ static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		tx->eager_out += bytes;
 		gantry_list_remove(&s->head.node);
 		tcp_trace_eager(l, GANTRY_EV_CHUNK_TX, s->tag, s->index, s->size);
-		if (l->session.resume && s->size <= RESUME_COPY_MAX) {
-			tcp_resume_keep(&l->resume, tx->eager_out - bytes, s->header, WIRE_EAGER_SIZE);
-			tcp_resume_keep(&l->resume, tx->eager_out - s->size, s->data, s->size);
+		if (l->resume && s->size <= RESUME_COPY_MAX) {
+			tcp_resume_keep(l, tx->eager_out - bytes, s->header, WIRE_EAGER_SIZE);
+			tcp_resume_keep(l, tx->eager_out - s->size, s->data, s->size);
 			add_kept(l, tx->eager_out - bytes, tx->eager_out);
 			c->batch[c->batch_n++] = s;
 			continue;
 		}
-		if (l->session.resume)
+		if (l->resume)
 			tcp_resume_hold(l, s, tx->eager_out - bytes);
 		add_message(l, s);
 	}
@@ -347,9 +354,9 @@ static bool collect_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link
 		collect_state(l);
 		collect_rts(l);
 		collect_arrived(l);
-		if (l->session.resume)
+		if (l->resume)
 			collect_stopped(l);
-		if (!l->session.resume || collect_again(l)) {
+		if (!l->resume || collect_again(l)) {
 			collect_coalesced(l);
 			collect_eager(l);
 		}
@@ -376,7 +383,7 @@ void tcp_batch_ended(struct tcp_link *l)
 			tcp_request_done(&c->batch[i]->head);
 	}
 	c->batch_n = 0;
-	if (l->session.resume)
+	if (l->resume)
 		tcp_resume_release(l);
 }
 

@@ -324,12 +324,12 @@ static bool done_fits(const struct tcp_link *l, const struct wire_state *s) REQU
  * that. -1: the link has failed. */
 static int check_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
 {
-	if (s->received < l->resume.received || s->received > l->tx.eager_out)
+	if (s->received < l->tx.peer_received || s->received > l->tx.eager_out)
 		tcp_link_fail_locked(
 			l, 1, GANTRY_ERR_PROTOCOL,
 			"peer reports %llu eager bytes received, but %llu were sent; its previous report was %llu",
 			(unsigned long long)s->received, (unsigned long long)l->tx.eager_out,
-			(unsigned long long)l->resume.received);
+			(unsigned long long)l->tx.peer_received);
 	else if (s->consumed < l->tx.peer_consumed || s->consumed > s->received)
 		tcp_link_fail_locked(
 			l, 1, GANTRY_ERR_PROTOCOL,
@@ -360,10 +360,12 @@ static int on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(lin
 		if (t && (int32_t)(s->posted - t->credit) > 0)
 			t->credit = s->posted;
 	}
-	if (s->received > l->resume.received) {
-		l->resume.received = s->received;
-		store_relaxed(&l->resume.received_at, gantry_ticks());
-		tcp_resume_release(l);
+	if (s->received > l->tx.peer_received) {
+		l->tx.peer_received = s->received;
+		if (l->resume) {
+			store_relaxed(&l->resume->received_at, gantry_ticks());
+			tcp_resume_release(l);
+		}
 	}
 	if (s->consumed > l->tx.peer_consumed) {
 		l->tx.peer_consumed = s->consumed;
@@ -482,9 +484,9 @@ static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 /* An eager message has come whole. */
 static void count_eager(struct tcp_link *l, uint32_t length) REQUIRES(link_mu)
 {
-	l->resume.got += length + WIRE_EAGER_SIZE;
-	if (length > RESUME_COPY_MAX && l->session.resume)
-		store_relaxed(&l->resume.unreported, l->resume.unreported + length);
+	l->rx.eager_in += length + WIRE_EAGER_SIZE;
+	if (length > RESUME_COPY_MAX && l->resume)
+		store_relaxed(&l->rx.unreported, l->rx.unreported + length);
 }
 
 /* An eager message of which all bytes are in the read-ahead buffer, for a posted receive: no state is needed. */
@@ -555,7 +557,7 @@ static int end_frame(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 				 GANTRY_EV_ON_LANE(f->piece.length, lane->index));
 	if (f->kind == WIRE_EAGER)
 		count_eager(lane->link, f->piece.length);
-	else if (f->kind == WIRE_DATA && lane->link->session.resume)
+	else if (f->kind == WIRE_DATA && lane->link->resume)
 		tcp_resume_count(lane);
 	rc = rx->target->end(lane);
 	rx->recv = NULL;
@@ -603,7 +605,7 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f) REQUIRE
 	case WIRE_ARRIVED:
 		return tcp_lane_arrived(lane->link, &f->arrived);
 	case WIRE_STOPPED:
-		if (!lane->link->session.resume || f->stopped.lane >= (uint32_t)lane->link->nlanes)
+		if (!lane->link->resume || f->stopped.lane >= (uint32_t)lane->link->nlanes)
 			return fail_protocol(lane, "a STOPPED frame for a lane that cannot be replaced");
 		tcp_resume_stopped(lane->link, &f->stopped);
 		break;

@@ -18,30 +18,47 @@ enum { COPY_STEP = 32 << 10 };
 
 /* ---- keeping ---- */
 
+static void free_resume(struct tcp_resume *r)
+{
+	if (!r)
+		return;
+	free(r->lanes);
+	free(r->kept);
+	free(r->queue);
+	free(r->ring);
+	free(r);
+}
+
 gantry_result tcp_resume_init(struct tcp_link *l)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = calloc(1, sizeof(*r));
+	size_t pieces = (size_t)(l->nlanes - 1) * RESUME_KEPT;
 
 	_Static_assert((int)RESUME_RING >= (int)LINK_WINDOW, "all eager bytes that may be under way are kept");
+	if (!r)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a session that resumes");
+	gantry_list_init(&r->held);
+	r->lanes = calloc((size_t)l->nlanes, sizeof(*r->lanes));
+	r->kept = calloc(pieces, sizeof(*r->kept));
+	r->queue = malloc(pieces * sizeof(*r->queue));
+	r->queue_size = (uint32_t)pieces;
 	r->ring = malloc(RESUME_RING);
-	r->queue_size = (uint32_t)(l->nlanes - 1) * RESUME_KEPT;
-	r->queue = malloc(r->queue_size * sizeof(*r->queue));
-	for (int i = 1; i < l->nlanes; i++) {
-		l->lanes[i].resume.kept = calloc(RESUME_KEPT, sizeof(*l->lanes[i].resume.kept));
-		if (!l->lanes[i].resume.kept)
-			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the pieces of a lane");
+	if (!r->lanes || !r->kept || !r->queue || !r->ring) {
+		free_resume(r);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %zu pieces and %d eager bytes", pieces, RESUME_RING);
 	}
-	if (!r->ring || !r->queue)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d eager bytes", RESUME_RING);
+	for (int i = 0; i < l->nlanes; i++) {
+		l->lanes[i].resume = &r->lanes[i];
+		if (i)
+			r->lanes[i].kept = r->kept + (size_t)(i - 1) * RESUME_KEPT;
+	}
+	l->resume = r;
 	return GANTRY_OK;
 }
 
 void tcp_resume_free(struct tcp_link *l)
 {
-	for (int i = 0; l->lanes && i < l->nlanes; i++)
-		free(l->lanes[i].resume.kept);
-	free(l->resume.ring);
-	free(l->resume.queue);
+	free_resume(l->resume);
 }
 
 int tcp_resume_list(const struct tcp_resume *r, uint64_t from, uint64_t to, struct iovec iov[2])
@@ -58,14 +75,14 @@ int tcp_resume_list(const struct tcp_resume *r, uint64_t from, uint64_t to, stru
 	return 2;
 }
 
-void tcp_resume_keep(struct tcp_resume *r, uint64_t at, const void *data, size_t n)
+void tcp_resume_keep(struct tcp_link *l, uint64_t at, const void *data, size_t n)
 {
 	struct iovec iov[2];
 
-	ASSERT(at + n - r->received <= RESUME_RING);
+	ASSERT(at + n - l->tx.peer_received <= RESUME_RING);
 	if (!n)
 		return;
-	if (tcp_resume_list(r, at, at + n, iov) == 2)
+	if (tcp_resume_list(l->resume, at, at + n, iov) == 2)
 		memcpy(iov[1].iov_base, (const uint8_t *)data + iov[0].iov_len, iov[1].iov_len);
 	memcpy(iov[0].iov_base, data, iov[0].iov_len);
 }
@@ -73,12 +90,12 @@ void tcp_resume_keep(struct tcp_resume *r, uint64_t at, const void *data, size_t
 void tcp_resume_hold(struct tcp_link *l, struct tcp_send *s, uint64_t at)
 {
 	ASSERT_HELD(&l->mu);
-	ASSERT(at >= l->resume.received && !s->held_since);
+	ASSERT(at >= l->tx.peer_received && !s->held_since);
 	s->held = true;
 	s->held_at = at;
 	s->next = 0;
-	gantry_list_append(&l->resume.held, &s->head.node);
-	store_relaxed(&l->resume.held_n, l->resume.held_n + 1);
+	gantry_list_append(&l->resume->held, &s->head.node);
+	store_relaxed(&l->resume->held_n, l->resume->held_n + 1);
 }
 
 static void end_hold(struct tcp_resume *r, struct tcp_send *s) REQUIRES(link_mu)
@@ -93,20 +110,20 @@ static void end_hold(struct tcp_resume *r, struct tcp_send *s) REQUIRES(link_mu)
 /* False: all of it is copied, or it need not be: it has come, or goes again. */
 static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 	uint64_t n = s->size - s->next < COPY_STEP ? s->size - s->next : COPY_STEP;
 
 	if (!s->held || !s->held_since || tcp_link_failed(l))
 		return false;
-	if (s->held_at < r->received) { /* its place was reused: the peer reported its arrival before it was out */
+	if (s->held_at < l->tx.peer_received) { /* its place was reused: the peer reported its arrival before it was out */
 		end_hold(r, s);
 		return false;
 	}
-	tcp_resume_keep(r, s->held_at + WIRE_EAGER_SIZE + s->next, s->data + s->next, n);
+	tcp_resume_keep(l, s->held_at + WIRE_EAGER_SIZE + s->next, s->data + s->next, n);
 	s->next += n;
 	if (s->next < s->size)
 		return true;
-	tcp_resume_keep(r, s->held_at, s->header, WIRE_EAGER_SIZE);
+	tcp_resume_keep(l, s->held_at, s->header, WIRE_EAGER_SIZE);
 	r->adopted++;
 	end_hold(r, s);
 	return false;
@@ -115,13 +132,13 @@ static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 /* A batch that is not out has the newest of them, and names them until then. */
 void tcp_resume_release(struct tcp_link *l)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 
 	ASSERT_HELD(&l->mu);
 	gantry_list_each_entry_safe (s, &r->held, struct tcp_send, head.node) {
-		bool came = s->held_at + s->size + WIRE_EAGER_SIZE <= r->received;
+		bool came = s->held_at + s->size + WIRE_EAGER_SIZE <= l->tx.peer_received;
 
-		if (!came && s->held_at < r->received)
+		if (!came && s->held_at < l->tx.peer_received)
 			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
 					     "the peer acknowledged part of an eager message");
 		/* Without resume, bytes handed to the kernel count as sent. */
@@ -139,7 +156,7 @@ void tcp_resume_release(struct tcp_link *l)
 
 void tcp_resume_adopt(struct tcp_link *l, struct tcp_send *s)
 {
-	const struct tcp_resume *r = &l->resume;
+	const struct tcp_resume *r = l->resume;
 	uint64_t since = load_relaxed(&s->held_since), moved = load_relaxed(&r->received_at);
 	uint64_t paces = load_relaxed(&r->held_n) > 1 ? RESUME_STREAM_PACES : RESUME_PACES;
 	bool more = true;
@@ -164,8 +181,10 @@ void tcp_resume_closed(struct tcp_link *l)
 	bool receiving = l->rx.recvs.count && !l->rx.closed && !l->rx.peer_closed;
 
 	ASSERT_HELD(&l->mu);
-	l->resume.closing = true;
-	l->resume.over |= !sending && !receiving;
+	if (!l->resume)
+		return;
+	l->resume->closing = true;
+	l->resume->over |= !sending && !receiving;
 	tcp_resume_release(l);
 }
 
@@ -173,22 +192,22 @@ void tcp_resume_closed(struct tcp_link *l)
 void tcp_resume_abandon(struct tcp_link *l)
 {
 	ASSERT(!l->control.batch_n); /* the rest of the batch has its own memory */
-	gantry_list_each_entry_safe (s, &l->resume.held, struct tcp_send, head.node) {
+	gantry_list_each_entry_safe (s, &l->resume->held, struct tcp_send, head.node) {
 		store_relaxed(&s->held_since, 1);
 		while (copy_held(l, s))
 			;
 	}
-	gantry_list_init(&l->resume.held);
-	store_relaxed(&l->resume.held_n, 0);
-	l->resume.queue_n = 0;
+	gantry_list_init(&l->resume->held);
+	store_relaxed(&l->resume->held_n, 0);
+	l->resume->queue_n = 0;
 	for (int i = 1; i < l->nlanes; i++)
 		for (int k = 0; k < RESUME_KEPT; k++)
-			l->lanes[i].resume.kept[k].send = NULL;
+			l->lanes[i].resume->kept[k].send = NULL;
 }
 
 bool tcp_resume_room(struct tcp_lane *lane)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 
 	if (r->given - r->first < RESUME_KEPT)
 		return true;
@@ -199,7 +218,7 @@ bool tcp_resume_room(struct tcp_lane *lane)
 
 void tcp_resume_keep_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t offset, uint32_t length)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 
 	ASSERT(r->given - r->first < RESUME_KEPT);
 	r->kept[r->given++ % RESUME_KEPT] =
@@ -208,14 +227,14 @@ void tcp_resume_keep_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t o
 
 struct tcp_kept *tcp_resume_next(struct tcp_link *l)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 
 	return r->queue_n ? &r->queue[r->queue_head] : NULL;
 }
 
 void tcp_resume_pop(struct tcp_link *l)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 
 	ASSERT(r->queue_n);
 	r->queue_head = (r->queue_head + 1) % r->queue_size;
@@ -224,12 +243,12 @@ void tcp_resume_pop(struct tcp_link *l)
 
 void tcp_resume_count(struct tcp_lane *lane)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 
 	r->pieces++;
 	if (r->pieces - r->pieces_told < RESUME_TELL)
 		return;
-	lane->rx.arrived = lane->rx.bytes - r->base;
+	lane->rx.arrived = lane->rx.bytes - lane->rx.base;
 	lane->rx.tell_arrived = true;
 	store_relaxed(&lane->link->tx.pending, 1);
 }
@@ -331,14 +350,14 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 		stop_control(l);
 	tcp_lane_reseal(lane, &(struct inet_seals){0});
 	lane->io.ops->reset(&lane->io);
-	lane->resume.stopped = true;
-	lane->resume.tell = lane->index > 0;
-	lane->resume.down_since = now;
-	l->resume.lanes_lost++;
+	lane->resume->stopped = true;
+	lane->resume->tell = lane->index > 0;
+	lane->resume->down_since = now;
+	l->resume->lanes_lost++;
 	store_relaxed(&l->tx.pending, 1);
 	unlock_lane(lane);
 	LOG_INFO(NET, "%s: lane %d: %s: not used until its socket is replaced", l->session.peer, lane->index,
-		 load_acquire(&lane->resume.broken) ? lane->resume.error ? strerror(lane->resume.error) : "ended"
+		 load_acquire(&lane->resume->broken) ? lane->resume->error ? strerror(lane->resume->error) : "ended"
 						    : "the peer stopped using it");
 }
 
@@ -346,7 +365,7 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 
 static void queue_again(struct tcp_link *l, const struct tcp_kept *k) REQUIRES(link_mu)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 	struct tcp_send *s = k->send;
 
 	if (tcp_send_acked(l, k->seq)) {
@@ -378,7 +397,7 @@ static void queue_again(struct tcp_link *l, const struct tcp_kept *k) REQUIRES(l
 bool tcp_lane_settle(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 	uint64_t lost;
 	bool room;
 
@@ -386,7 +405,7 @@ bool tcp_lane_settle(struct tcp_lane *lane)
 	if (RESUME_PLANTED && r->peer_pieces > r->first)
 		r->peer_pieces -= RESUME_PLANTED;
 	lost = r->given - r->peer_pieces;
-	room = l->resume.queue_size - l->resume.queue_n >= lost;
+	room = l->resume->queue_size - l->resume->queue_n >= lost;
 	/* The peer may have had the newest piece whole before the thread that sent it noted that down. */
 	for (uint64_t i = r->first; room && i < r->peer_pieces; i++)
 		if (!r->kept[i % RESUME_KEPT].ended && r->kept[i % RESUME_KEPT].send)
@@ -444,10 +463,10 @@ static void rewind_credits(struct tcp_link *l) REQUIRES(link_mu)
 /* What was sent on the old control lane, and may not have arrived. */
 static void say_again(struct tcp_link *l, uint64_t received) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_resume *r = &l->resume;
+	struct tcp_resume *r = l->resume;
 	struct tcp_coalesce *o = &l->tx.coalesce;
 
-	r->received = r->again = received;
+	l->tx.peer_received = r->again = received;
 	r->again_end = l->tx.eager_out;
 	tcp_resume_release(l);
 	if (o->newest)
@@ -461,14 +480,14 @@ static void say_again(struct tcp_link *l, uint64_t received) REQUIRES(control_mu
 	gantry_list_each_entry (s, &l->tx.bulk, struct tcp_send, head.node)
 		s->rts_sent = false;
 	for (int i = 1; i < l->nlanes; i++) {
-		l->lanes[i].resume.tell = l->lanes[i].resume.stopped;
-		l->lanes[i].rx.tell_arrived = !l->lanes[i].resume.stopped;
+		l->lanes[i].resume->tell = l->lanes[i].resume->stopped;
+		l->lanes[i].rx.tell_arrived = !l->lanes[i].resume->stopped;
 	}
 }
 
 bool tcp_resume_counts_fit(const struct tcp_link *l, uint64_t received)
 {
-	return received >= l->resume.received && received <= l->tx.eager_out;
+	return received >= l->tx.peer_received && received <= l->tx.eager_out;
 }
 
 /*
@@ -477,7 +496,7 @@ bool tcp_resume_counts_fit(const struct tcp_link *l, uint64_t received)
  */
 static bool may_install(struct tcp_lane *lane, const struct tcp_new_socket *s) REQUIRES(link_mu)
 {
-	const struct tcp_lane_resume *r = &lane->resume;
+	const struct tcp_lane_resume *r = lane->resume;
 
 	if (tcp_link_failed(lane->link) || !r->stopped || s->generation <= r->generation ||
 	    (lane->index && !r->settled))
@@ -488,7 +507,7 @@ static bool may_install(struct tcp_lane *lane, const struct tcp_new_socket *s) R
 		lane->link, 0, GANTRY_ERR_PROTOCOL,
 		"peer reports %llu eager bytes received, but %llu were sent and its previous report was %llu",
 		(unsigned long long)s->received, (unsigned long long)lane->link->tx.eager_out,
-		(unsigned long long)lane->link->resume.received);
+		(unsigned long long)lane->link->tx.peer_received);
 	return false;
 }
 
@@ -503,7 +522,7 @@ static void discard_socket(struct tcp_new_socket *s)
 void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 {
 	struct tcp_link *l = lane->link;
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 	int e;
 
 	tcp_lane_tune(lane, s->fd, &s->peer, s->device);
@@ -518,7 +537,7 @@ void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_SYSTEM, "lane %d: dup3: %s", lane->index, strerror(e));
 	tcp_lane_reseal(lane, &s->seals);
 	reset_tx(lane);
-	store_relaxed(&r->base, lane->rx.bytes);
+	store_relaxed(&lane->rx.base, lane->rx.bytes);
 	lane->rx.arrived = lane->rx.unread = 0;
 	lane->rx.tell_arrived = false;
 	store_relaxed(&lane->rx.next_poll, 0);
@@ -531,7 +550,7 @@ void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 	store_relaxed(&lane->tx.dead, 0);
 	store_release(&lane->rx.eof, 0);
 	store_relaxed(&l->tx.pending, 1);
-	l->resume.resumed++;
+	l->resume->resumed++;
 	unlock_lane(lane);
 	store_relaxed(&l->last.heard, gantry_ticks());
 	LOG_INFO(NET, "%s: lane %d is back after %.3g s", l->session.peer, lane->index,

@@ -329,7 +329,7 @@ static int cause_of_end(const struct tcp_lane *lane, int e)
 {
 	struct tcp_io_info info;
 
-	if (!lane->link->session.resume)
+	if (!lane->link->resume)
 		return e;
 	if (e == 0 && lane->io.ops->info(&lane->io, &info) && info.closed)
 		return ECONNRESET;
@@ -428,7 +428,7 @@ static void after_pass(struct tcp_lane *lane) REQUIRES(lane_rx_mu) EXCLUDES(cont
 	struct tcp_link *l = lane->link;
 
 	link_mu_lock(&l->mu);
-	l->rx.ack_now |= is_ack_due(lane) || l->resume.unreported >= RESUME_REPORT;
+	l->rx.ack_now |= is_ack_due(lane) || l->rx.unreported >= RESUME_REPORT;
 	if (l->rx.ack_now || l->rx.consumed - l->rx.consumed_told >= LINK_TELL)
 		store_relaxed(&l->tx.pending, 1);
 	if (!tcp_link_failed(l))
@@ -462,7 +462,7 @@ int tcp_lane_rx(struct tcp_lane *lane, bool force)
 		note_heard(lane);
 	if (moved || stalled)
 		after_pass(lane);
-	else if (!lane->index && load_relaxed(&lane->link->resume.unreported))
+	else if (!lane->index && load_relaxed(&lane->link->rx.unreported))
 		report_now(lane->link);
 	if (drained) {
 		rx->ops->settle(lane, true);

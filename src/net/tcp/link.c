@@ -43,7 +43,6 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 	gantry_list_init(&l->devmem.copying_in);
 	gantry_list_init(&l->rx.posted);
 	gantry_list_init(&l->rx.unexpected);
-	gantry_list_init(&l->resume.held);
 	l->confirm.fd = -1;
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
 	if (!l->lanes)
@@ -191,7 +190,7 @@ static bool is_missed(const struct tcp_link *l) REQUIRES(link_mu)
 	return (!gantry_list_empty(&l->rx.posted) && !load_relaxed(&l->standing_receives)) ||
 	       !gantry_list_empty(&l->devmem.copying_in) || !gantry_list_empty(&l->tx.eager) ||
 	       !gantry_list_empty(&l->tx.bulk) || !gantry_list_empty(&l->tx.unacked) ||
-	       !gantry_list_empty(&l->resume.held) || !gantry_list_empty(&l->devmem.copying_out);
+	       (l->resume && !gantry_list_empty(&l->resume->held)) || !gantry_list_empty(&l->devmem.copying_out);
 }
 
 static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap) REQUIRES(link_mu)
@@ -244,7 +243,7 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 {
 	struct tcp_link *l = lane->link;
 
-	if (l->session.resume && tcp_resume_broken(lane, e))
+	if (l->resume && tcp_resume_broken(lane, e))
 		return;
 	link_mu_lock(&l->mu);
 	if (!load_relaxed(&l->end.ending)) { /* lanes that still deliver push it without mu */
@@ -408,7 +407,7 @@ void tcp_link_close_tx(struct tcp_link *l) UNCHECKED
 	gantry_list_init(&l->tx.bulk);
 	store_relaxed(&l->tx.bulk_bytes, 0);
 	gantry_list_init(&l->tx.unacked);
-	if (l->session.resume)
+	if (l->resume)
 		tcp_resume_abandon(l);
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
@@ -452,7 +451,7 @@ void tcp_link_close_rx(struct tcp_link *l) UNCHECKED
 	store_relaxed(&l->rx.large_posted, 0);
 	l->rx.closed = 1;
 	tcp_resume_closed(l);
-	l->rx.ack_now = l->rx.done != l->rx.done_told || l->resume.unreported; /* before the goodbye, not after it */
+	l->rx.ack_now = l->rx.done != l->rx.done_told || l->rx.unreported; /* before the goodbye, not after it */
 	l->rx.tell_close = 1;
 	store_relaxed(&l->tx.pending, 1);
 	link_mu_unlock(&l->mu);

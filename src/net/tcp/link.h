@@ -353,6 +353,7 @@ struct tcp_lane_rx {
 	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under link_mu */
 	int eof;	    /* release */
 	uint64_t bytes;	    /* headers included; written under the lock, read relaxed */
+	uint64_t base;	    /* how many of them came by the lane's earlier sockets; the same */
 	/* What is reported to the peer about a bulk lane: bytes that have arrived, and those of them not read. */
 	uint64_t arrived GUARDED_BY(link_mu), unread GUARDED_BY(link_mu);
 	bool tell_arrived GUARDED_BY(link_mu);
@@ -377,7 +378,7 @@ struct tcp_lane {
 	struct tcp_lane_rx rx;
 	struct tcp_flow *flow;	   /* owned; device_rx: what arrives comes through it. flow.h */
 	struct tcp_sealed *sealed; /* owned; NULL: its bytes travel in the clear. Constant once the lane is up */
-	struct tcp_lane_resume resume;
+	struct tcp_lane_resume *resume; /* of the link's; NULL: the session does not outlive its sockets */
 };
 
 /* Why one direction ended while the link, and maybe the other direction, lives on. Written under mu. */
@@ -411,7 +412,6 @@ struct tcp_session {
 	int same_host;
 	int crc;    /* both sides have agreed that every frame has checksums; not where records have tags */
 	int sealed; /* both sides encrypt: every lane is */
-	int resume; /* both sides have agreed that it outlives its sockets: resume.h */
 	uint32_t eager_max, peer_window;
 	uint32_t lone_max;  /* a message that is the only one may be eager up to this size; 0: as any other */
 	uint32_t hasty_max; /* enum tcp_haste */
@@ -449,7 +449,7 @@ struct tcp_tx {
 	struct tcp_descriptors descriptors;
 	uint64_t next_seq, peer_done;
 	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
-	uint64_t eager_out, peer_consumed;
+	uint64_t eager_out, peer_received, peer_consumed;
 	bool window_blocked;
 	uint64_t bulk_bytes; /* of bulk messages, not yet given to lanes; hint */
 	uint64_t bulk_sent;  /* bulk messages given to the kernel whole */
@@ -473,7 +473,8 @@ struct tcp_rx {
 	uint64_t unexpected_bytes;
 	uint64_t done, done_told;
 	uint64_t done_bits[LINK_DONE_BITS / 64];
-	uint64_t consumed, consumed_told;
+	uint64_t eager_in, consumed, consumed_told; /* eager bytes */
+	uint64_t unreported; /* resume.h: of eager messages that their sender holds, bytes not reported yet */
 	uint32_t small_posted, large_posted; /* outstanding receives; hints */
 	uint32_t bulk_hint;		     /* the peer has a bulk message for us; hint */
 	uint32_t described;		     /* pieces described and not complete, of all lanes */
@@ -572,7 +573,7 @@ struct tcp_link {
 	struct tcp_ending end GUARDED_BY(link_mu);
 	struct tcp_link_devmem devmem;
 	struct tcp_activity last;
-	struct tcp_resume resume;
+	struct tcp_resume *resume; /* owned; NULL: the session does not outlive its sockets. Constant once it is up */
 	struct control_mu control_mu;
 	struct tcp_control control GUARDED_BY(control_mu);
 };
@@ -645,6 +646,8 @@ bool tcp_descriptor_room(const struct tcp_link *l) REQUIRES(link_mu);
 void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu);
 void tcp_control_advance(struct tcp_control *c, size_t n); /* so many bytes of the batch are on their way */
 /* keep.c, resume.c: resume.h */
+/* Eager bytes to their place in the ring; there is room. */
+void tcp_resume_keep(struct tcp_link *l, uint64_t at, const void *data, size_t n) REQUIRES(link_mu);
 /* False: the lane must wait until more of its pieces are known to have come. */
 bool tcp_resume_room(struct tcp_lane *lane) REQUIRES(link_mu);
 void tcp_resume_keep_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t offset, uint32_t length)

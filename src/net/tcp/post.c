@@ -73,10 +73,10 @@ static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQU
 	ASSERT_HELD(&l->mu);
 	ASSERT(c->bytes + bytes <= LINK_COALESCE); /* is_coalesced */
 	store_relaxed(&l->tx.pending, 1);
-	if (l->session.resume) { /* they are kept, and sent from there */
+	if (l->resume) { /* they are kept, and sent from there */
 		encode_eager(l, s, s->header);
-		tcp_resume_keep(&l->resume, l->tx.eager_out, s->header, WIRE_EAGER_SIZE);
-		tcp_resume_keep(&l->resume, l->tx.eager_out + WIRE_EAGER_SIZE, s->data, s->size);
+		tcp_resume_keep(l, l->tx.eager_out, s->header, WIRE_EAGER_SIZE);
+		tcp_resume_keep(l, l->tx.eager_out + WIRE_EAGER_SIZE, s->data, s->size);
 	} else {
 		encode_eager(l, s, at);
 		if (s->size)
@@ -465,7 +465,7 @@ static gantry_result test_pending(struct tcp_request *req, int *ret_done)
 
 	*ret_done = 0;
 	tcp_link_progress(l);
-	if (req->kind == TCP_SEND)
+	if (l->resume && req->kind == TCP_SEND)
 		tcp_resume_adopt(l, gantry_container(req, struct tcp_send, head));
 	if (load_acquire(&req->state) == TCP_DONE) {
 		*ret_done = 1;

@@ -47,7 +47,7 @@ static void wake_service(void)
 
 void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s)
 {
-	struct tcp_lane_resume *r = &l->lanes[s->lane].resume;
+	struct tcp_lane_resume *r = l->lanes[s->lane].resume;
 
 	if (s->generation < r->generation)
 		return;
@@ -79,14 +79,14 @@ void tcp_resume_stopped(struct tcp_link *l, const struct wire_stopped *s)
 
 static bool note_broken(struct tcp_lane *lane, int e) REQUIRES(link_mu)
 {
-	struct tcp_resume *r = &lane->link->resume;
+	struct tcp_resume *r = lane->link->resume;
 
 	r->over |= r->closing && !e; /* no fault of a network does that */
 	if (r->over || tcp_link_failed(lane->link))
 		return false;
-	if (!lane->resume.broken) {
-		lane->resume.error = e;
-		store_release(&lane->resume.broken, 1);
+	if (!lane->resume->broken) {
+		lane->resume->error = e;
+		store_release(&lane->resume->broken, 1);
 	}
 	wake_service();
 	return true;
@@ -104,10 +104,10 @@ bool tcp_resume_broken(struct tcp_lane *lane, int e)
 
 bool tcp_resume_damaged(struct tcp_lane *lane)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 	uint64_t now = gantry_now_ns();
 
-	if (!lane->link->session.resume)
+	if (!lane->link->resume)
 		return false;
 	if (now - r->repairs_since > REPAIRS_MS * MS) {
 		r->repairs_since = now;
@@ -116,7 +116,7 @@ bool tcp_resume_damaged(struct tcp_lane *lane)
 	if (r->repairs >= RESUME_REPAIRS || !note_broken(lane, EBADMSG))
 		return false;
 	r->repairs++;
-	lane->link->resume.repaired++;
+	lane->link->resume->repaired++;
 	store_release(&lane->rx.eof, 1); /* what follows on this socket is not to be trusted */
 	return true;
 }
@@ -132,19 +132,19 @@ struct tcp_dial {
 
 static void drop_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
 {
-	struct tcp_dial *d = lane->resume.dial;
+	struct tcp_dial *d = lane->resume->dial;
 
 	if (!d)
 		return;
 	inet_dial_end(&d->dial);
-	lane->resume.dial = NULL;
+	lane->resume->dial = NULL;
 	free(d);
 }
 
 /* Whether the peer has taken the socket is not known: as if it had, and had stopped. */
 static void forget_generation(struct tcp_lane *lane, uint32_t generation)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 
 	link_mu_lock(&lane->link->mu);
 	if (generation > r->generation) {
@@ -200,7 +200,7 @@ static void dial_welcomed(struct inet_dial *dial) REQUIRES(loop_mu)
 		drop_dial(lane);
 		return;
 	}
-	if (!lane->index && !lane->resume.stopped)
+	if (!lane->index && !lane->resume->stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
 	s = (struct tcp_new_socket){.peer = dial->to, .generation = d->generation, .received = w.received};
 	s.fd = inet_dial_take(dial, &s.seals);
@@ -234,10 +234,10 @@ static void dial_hello(struct inet_dial *dial, struct inet_dial_hello *ret) REQU
 	};
 
 	/* From now on nothing more may be taken from the old socket: the count would be wrong. */
-	if (!d->lane->index && !d->lane->resume.stopped)
+	if (!d->lane->index && !d->lane->resume->stopped)
 		tcp_lane_stop(d->lane, gantry_now_ns());
 	link_mu_lock(&l->mu);
-	h.received = l->resume.got;
+	h.received = l->rx.eager_in;
 	link_mu_unlock(&l->mu);
 	memcpy(h.session, l->session.key, WIRE_SESSION_SIZE);
 	wire_hello_encode(&h, ret->payload);
@@ -254,7 +254,7 @@ static void dial_failed(struct inet_dial *dial) REQUIRES(loop_mu)
 	struct tcp_link *l = lane->link;
 	/* Where the control lane is up, that is where the peer says why. */
 	bool final = dial->cause == INET_DIAL_REFUSED &&
-		     !(dial->shake.refused && lane->index && !l->lanes[0].resume.stopped);
+		     !(dial->shake.refused && lane->index && !l->lanes[0].resume->stopped);
 	char text[GANTRY_ADDR_TEXT];
 
 	if (dial->cause == INET_DIAL_EXIT)
@@ -308,7 +308,7 @@ static const struct tcp_lane *dial_way(const struct tcp_lane *lane, uint32_t fir
 	for (uint32_t i = 0; i < n; i++) {
 		const struct tcp_lane *way = &l->lanes[(first + i) % n];
 
-		if (!way->resume.stopped && lane_silence(way, &stalled) != UINT32_MAX && !stalled)
+		if (!way->resume->stopped && lane_silence(way, &stalled) != UINT32_MAX && !stalled)
 			return way;
 	}
 	return &l->lanes[first % n];
@@ -334,8 +334,8 @@ static bool dial_aim(struct inet_dial *dial, struct inet_dial_aim *ret) REQUIRES
 	bool settled;
 
 	link_mu_lock(&l->mu);
-	settled = !d->lane->index || d->lane->resume.settled;
-	d->generation = d->lane->index ? d->lane->resume.generation + 1 : ++l->resume.epoch;
+	settled = !d->lane->index || d->lane->resume->settled;
+	d->generation = d->lane->index ? d->lane->resume->generation + 1 : ++l->resume->epoch;
 	link_mu_unlock(&l->mu);
 	if (!settled) /* what the last attempt left undone; the look at the lane starts it then */
 		return false;
@@ -366,7 +366,7 @@ static void start_dial(struct tcp_lane *lane) REQUIRES(loop_mu)
 	inet_dial_init(&d->dial, &dial_ops);
 	d->dial.resets = true; /* the peer may have it already, and would take its end for that of this process */
 	d->lane = lane;
-	lane->resume.dial = d;
+	lane->resume->dial = d;
 	inet_dial_start(&d->dial, 0);
 }
 
@@ -377,7 +377,7 @@ static bool is_over(struct tcp_link *l)
 	bool over;
 
 	link_mu_lock(&l->mu);
-	over = l->resume.over;
+	over = l->resume->over;
 	link_mu_unlock(&l->mu);
 	return over;
 }
@@ -386,7 +386,7 @@ static struct tcp_link *find_session(const struct wire_hello *h) REQUIRES(loop_m
 {
 	struct tcp_link *l = tcp_link_of_session(h->session);
 
-	return l && l->lanes_here == l->nlanes && l->session.resume && l->session.peer_process == h->process &&
+	return l && l->lanes_here == l->nlanes && l->resume && l->session.peer_process == h->process &&
 			       h->lane < l->nlanes && (tcp_link_failed(l) || !is_over(l))
 		       ? l
 		       : NULL;
@@ -413,8 +413,8 @@ static struct tcp_lane *find_lane(struct inet_conn *c, const struct wire_hello *
 		return NULL;
 	}
 	link_mu_lock(&l->mu);
-	fits = h->generation > lane->resume.generation && (h->lane || tcp_resume_counts_fit(l, h->received));
-	*ret_ready = !h->lane || (lane->resume.stopped && lane->resume.settled);
+	fits = h->generation > lane->resume->generation && (h->lane || tcp_resume_counts_fit(l, h->received));
+	*ret_ready = !h->lane || (lane->resume->stopped && lane->resume->settled);
 	link_mu_unlock(&l->mu);
 	if (!fits) {
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "a socket from an earlier epoch of the session");
@@ -441,11 +441,11 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 	store_relaxed(&l->last.heard, gantry_ticks());
 	if (!l->up) /* all lanes are there, and their confirmation was lost with a socket */
 		tcp_link_up(l);
-	if (!h->lane && !lane->resume.stopped)
+	if (!h->lane && !lane->resume->stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
 	drop_dial(lane);
 	link_mu_lock(&l->mu);
-	w.received = l->resume.got;
+	w.received = l->rx.eager_in;
 	link_mu_unlock(&l->mu);
 	if (!tcp_send_welcome(c, &w, ready ? WIRE_LANE : WIRE_UNKNOWN_SESSION))
 		return;
@@ -484,7 +484,7 @@ static bool control_is_lost(const struct tcp_link *l, const struct silence *s)
 {
 	bool lost = false;
 
-	if (l->lanes[0].resume.stopped || is_heard(&s[0]))
+	if (l->lanes[0].resume->stopped || is_heard(&s[0]))
 		return false;
 	for (int i = 1; i < l->nlanes; i++) {
 		if ((!s[i].stalled && !is_heard(&s[i])) || !same_way(&l->lanes[0], &l->lanes[i]))
@@ -504,7 +504,7 @@ static bool find_stalls(struct tcp_link *l) REQUIRES(loop_mu)
 
 	for (int i = 0; i < l->nlanes; i++) {
 		s[i] = (struct silence){.ms = UINT32_MAX};
-		if (l->lanes[i].resume.stopped)
+		if (l->lanes[i].resume->stopped)
 			continue;
 		s[i].ms = lane_silence(&l->lanes[i], &s[i].stalled);
 		alive |= is_heard(&s[i]);
@@ -532,14 +532,14 @@ static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
 		struct tcp_lane *lane = &l->lanes[i];
 
 		drop_dial(lane);
-		if (load_acquire(&lane->resume.broken) || lane->resume.stopped) {
-			if (lane->resume.error == EBADMSG && !lane->resume.settled)
+		if (load_acquire(&lane->resume->broken) || lane->resume->stopped) {
+			if (lane->resume->error == EBADMSG && !lane->resume->settled)
 				tcp_link_fail(l, 1, GANTRY_ERR_CORRUPT,
 					      "lane %d: a frame arrived damaged, and the session ended before it was "
 					      "sent again",
 					      i);
 			store_release(&lane->rx.eof, 1);
-			tcp_link_ending(lane, lane->resume.error);
+			tcp_link_ending(lane, lane->resume->error);
 		}
 	}
 }
@@ -547,7 +547,7 @@ static void give_up(struct tcp_link *l) REQUIRES(loop_mu)
 /* needed: the lane is without a socket. generation: of the lane. */
 static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation) REQUIRES(loop_mu)
 {
-	struct tcp_dial *d = lane->resume.dial;
+	struct tcp_dial *d = lane->resume->dial;
 
 	if (!d) {
 		if (needed)
@@ -556,7 +556,7 @@ static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation) 
 		if (needed)
 			inet_dial_start(&d->dial, 0);
 	} else if (d->dial.state == INET_DIAL_PAUSE) {
-		if (!lane->resume.stopped && !needed) /* the stall is over, the old socket works */
+		if (!lane->resume->stopped && !needed) /* the stall is over, the old socket works */
 			drop_dial(lane);
 	} else if (lane->index && d->generation <= generation) { /* the peer knows of a later one */
 		inet_dial_stop(&d->dial);
@@ -567,7 +567,7 @@ static void watch_dial(struct tcp_lane *lane, bool needed, uint32_t generation) 
 /* When the lane must be looked at again, in ns from now. */
 static uint64_t look_at_lane(struct tcp_lane *lane, uint64_t now, bool suspect) REQUIRES(loop_mu)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 	bool peer_stopped, stopped, settled;
 	uint32_t generation;
 
@@ -596,13 +596,13 @@ static void check_bulk(struct tcp_link *l, uint64_t now)
 {
 	uint64_t since = 0;
 
-	if (l->lanes[0].resume.stopped)
+	if (l->lanes[0].resume->stopped)
 		return;
 	for (int i = 1; i < l->nlanes; i++) {
-		if (!l->lanes[i].resume.stopped)
+		if (!l->lanes[i].resume->stopped)
 			return;
-		if (l->lanes[i].resume.down_since > since)
-			since = l->lanes[i].resume.down_since;
+		if (l->lanes[i].resume->down_since > since)
+			since = l->lanes[i].resume->down_since;
 	}
 	if (now - since > gantry_params()->timeout)
 		tcp_link_fail(
@@ -628,7 +628,7 @@ static bool has_broken(const struct tcp_link *l)
 	bool broken = false;
 
 	for (int i = 0; i < l->nlanes; i++)
-		broken |= load_acquire(&l->lanes[i].resume.broken) || l->lanes[i].resume.stopped;
+		broken |= load_acquire(&l->lanes[i].resume->broken) || l->lanes[i].resume->stopped;
 	return broken;
 }
 
@@ -670,7 +670,7 @@ void tcp_resume_pass(uint64_t now)
 	period = LOOK_MS * MS;
 	any_links = 0;
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
-		if (!l->up || !l->session.resume)
+		if (!l->up || !l->resume)
 			continue;
 		any_links = 1;
 		next = look_at_link(l, now, stalls);
@@ -685,10 +685,12 @@ uint64_t tcp_resume_due(void)
 
 void tcp_resume_forget(struct tcp_link *l)
 {
+	if (!l->resume)
+		return;
 	for (int i = 0; i < l->nlanes; i++)
 		drop_dial(&l->lanes[i]);
 	for (int i = 0; i < GANTRY_NET_MAX_RAILS; i++) {
-		inet_port_put(&tcp_service, l->resume.ports[i]);
-		l->resume.ports[i] = NULL;
+		inet_port_put(&tcp_service, l->resume->ports[i]);
+		l->resume->ports[i] = NULL;
 	}
 }

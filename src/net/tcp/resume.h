@@ -74,7 +74,7 @@ struct tcp_kept {
 	bool ended; /* the kernel has all of it */
 };
 
-/* Of a lane. Its lock is link_mu, but where it says otherwise. */
+/* Of a lane of a session that resumes. Its lock is link_mu, but where it says otherwise. */
 struct tcp_lane_resume {
 	uint32_t generation;
 	bool stopped;		    /* this side uses the socket no more */
@@ -84,8 +84,7 @@ struct tcp_lane_resume {
 	uint64_t pieces, pieces_told; /* that have come whole; what was reported to the peer, roughly */
 	/* Pieces that it was given, and of these the first that is kept, in a ring of RESUME_KEPT. */
 	uint64_t given, first;
-	struct tcp_kept *kept;	/* owned; NULL for lane 0 */
-	uint64_t base;		/* rx.bytes before this generation; lane_rx_mu */
+	struct tcp_kept *kept;	/* the lane's part of the link's; NULL for lane 0 */
 	int broken;		/* release: the socket is of no use any more, and why: */
 	int error;		/* errno; 0: the peer ended it; EBADMSG: a frame came damaged */
 	uint32_t repairs;	/* such frames since: */
@@ -95,14 +94,13 @@ struct tcp_lane_resume {
 	uint64_t down_since;   /* ns */
 };
 
-/* Of a link. Its lock is link_mu, but where it says otherwise. */
+/* Of a link; only sessions that resume have one. Its lock is link_mu, but where it says otherwise. */
 struct tcp_resume {
-	/* Owned: RESUME_RING bytes. Eager bytes from `received` to tx.eager_out, each at its count modulo that. */
+	struct tcp_lane_resume *lanes; /* owned: one for each lane */
+	struct tcp_kept *kept;	       /* owned: RESUME_KEPT for each bulk lane */
+	/* Owned: RESUME_RING bytes. Eager bytes from tx.peer_received to tx.eager_out, each at its count modulo that. */
 	uint8_t *ring;
-	uint64_t received;	 /* eager bytes that the peer has */
-	uint64_t received_at;	 /* ticks: when it last reported more of them */
-	uint64_t got;		 /* eager bytes that have come */
-	uint64_t unreported;	 /* of those of messages that their sender holds, what was not reported yet */
+	uint64_t received_at;	 /* ticks: when the peer last reported more eager bytes */
 	struct gantry_list held; /* sends: eager messages that left from their user's buffer, in that order */
 	uint32_t held_n;	 /* how many */
 	uint64_t adopted;	 /* of these, how many were copied after all: for the log and tests */
@@ -121,13 +119,11 @@ struct tcp_resume {
 
 /* ---- keep.c ---- */
 
-/* What the session needs, when both sides have agreed. */
+/* What the session needs, when both sides have agreed: from then on l->resume says so. */
 gantry_result tcp_resume_init(struct tcp_link *l);
 void tcp_resume_free(struct tcp_link *l);
 
-/* Eager bytes to their place in the ring; there is room. */
-void tcp_resume_keep(struct tcp_resume *r, uint64_t at, const void *data, size_t n);
-/* The bytes from..to of it: one or two parts. */
+/* The bytes from..to of the ring: one or two parts. */
 int tcp_resume_list(const struct tcp_resume *r, uint64_t from, uint64_t to, struct iovec iov[2]);
 /* What needs link_mu is in link.h. */
 

@@ -82,9 +82,9 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 	gantry_list_append(&tcp_network.opening, &l->waiting);
 	gantry_list_append(bucket_of(l->session.key), &l->by_session);
 	/* The listener may be closed as soon as it has its connection, and the peer must find us again. */
-	for (int i = 0; l->session.resume && i < listener->nports; i++)
-		if (inet_port_get(&tcp_service, &listener->ports[i]->addr, &l->resume.ports[i]) != GANTRY_OK)
-			l->resume.ports[i] = NULL;
+	for (int i = 0; l->resume && i < listener->nports; i++)
+		if (inet_port_get(&tcp_service, &listener->ports[i]->addr, &l->resume->ports[i]) != GANTRY_OK)
+			l->resume->ports[i] = NULL;
 }
 
 /* All lanes are there, or none will come any more. */
@@ -210,7 +210,6 @@ static void agree_on_resume(struct tcp_link *l, enum inet_resume peer)
 			      gantry_last_error());
 		return;
 	}
-	s->resume = 1;
 	if (s->peer_window > LINK_WINDOW) /* what is kept is bounded */
 		s->peer_window = LINK_WINDOW;
 }

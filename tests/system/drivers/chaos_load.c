@@ -96,7 +96,7 @@ bool __wrap_tcp_lane_settle(struct tcp_lane *lane);
 
 bool __wrap_tcp_lane_settle(struct tcp_lane *lane)
 {
-	struct tcp_lane_resume *r = &lane->resume;
+	struct tcp_lane_resume *r = lane->resume;
 	uint64_t pieces;
 
 	link_mu_lock(&lane->link->mu);

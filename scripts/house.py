@@ -23,12 +23,12 @@ import sys
 BASE = "0ef997f"
 MEMBERS = 45
 LINK_MEMBERS = 35
+FIELDS = 120
 COMPLEXITY = 15
 LENGTH = 60
 LENGTH_P99 = 40
 ONE_WORD = 100
 # (bound, goal): the bound is the present value where that is not the goal yet.
-FIELDS = (200, 120)
 CONNECT_FILES = (5, 1)
 PEOPLE_STRINGS = (8, 0)
 PEOPLE_COMMENTS = (56, 0)
@@ -364,7 +364,7 @@ def check_structs(v, files, everything):
     v.line("members of the largest struct", count[0][0] if count else 0, MEMBERS, show(count, MEMBERS, everything))
     if links:
         v.line(f"members of {links[0][1]}", links[0][0], LINK_MEMBERS, [])
-    v.line("fields of the largest struct, flattened", fields[0][0] if fields else 0, FIELDS, show(fields, FIELDS[1], everything))
+    v.line("fields of the largest struct, flattened", fields[0][0] if fields else 0, FIELDS, show(fields, FIELDS, everything))
     return count
 
 

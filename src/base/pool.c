@@ -13,44 +13,47 @@
 /* Objects are handed to different threads: two of them never share a line. */
 enum { CACHE_LINE = 64 };
 
-gantry_result gantry_pool_init(struct gantry_pool *p, size_t object_size, size_t count)
+gantry_result gantry_pool_create(size_t object_size, size_t count, struct gantry_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_pool pool = {0};
+	struct gantry_pool *p = NULL;
 
 	if (!object_size || !count)
 		FAIL(GANTRY_ERR_INVALID, "invalid pool: %zu objects of %zu bytes", count, object_size);
 	if (object_size > SIZE_MAX - CACHE_LINE)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for objects of %zu bytes", object_size);
-	pool.object_size = (object_size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
-	pool.count = count;
-	if (count > SIZE_MAX / pool.object_size)
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a pool");
+	p->object_size = (object_size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+	p->count = count;
+	if (count > SIZE_MAX / p->object_size)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %zu objects of %zu bytes", count, object_size);
 
-	pool.memory = aligned_alloc(CACHE_LINE, pool.object_size * count);
-	pool.free = calloc(count, sizeof(*pool.free));
-	if (!pool.memory || !pool.free)
+	p->memory = aligned_alloc(CACHE_LINE, p->object_size * count);
+	p->free = calloc(count, sizeof(*p->free));
+	if (!p->memory || !p->free)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %zu objects of %zu bytes", count, object_size);
-	memset(pool.memory, 0, pool.object_size * count);
+	memset(p->memory, 0, p->object_size * count);
 
 	/* The lowest address is handed out first: small loads stay within few pages. */
 	for (size_t i = 0; i < count; i++)
-		pool.free[i] = (char *)pool.memory + (count - 1 - i) * pool.object_size;
-	pool.nfree = count;
-	*p = pool;
-	memset(&pool, 0, sizeof(pool)); /* ownership moved */
+		p->free[i] = (char *)p->memory + (count - 1 - i) * p->object_size;
+	p->nfree = count;
+	*ret_pool = p;
+	p = NULL; /* ownership moved */
 out:
-	gantry_pool_destroy(&pool);
+	gantry_pool_free(p);
 	return r;
 }
 
-void gantry_pool_destroy(struct gantry_pool *p)
+void gantry_pool_free(struct gantry_pool *p)
 {
 	if (!p)
 		return;
 	free(p->memory);
 	free(p->free);
-	memset(p, 0, sizeof(*p));
+	free(p);
 }
 
 void *gantry_pool_get(struct gantry_pool *p)

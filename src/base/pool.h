@@ -19,8 +19,8 @@ struct gantry_pool {
 	size_t nfree;
 };
 
-gantry_result gantry_pool_init(struct gantry_pool *p, size_t object_size, size_t count);
-void gantry_pool_destroy(struct gantry_pool *p); /* accepts a zeroed pool */
+gantry_result gantry_pool_create(size_t object_size, size_t count, struct gantry_pool **ret_pool);
+void gantry_pool_free(struct gantry_pool *p); /* accepts NULL */
 /* NULL when empty. Objects come zeroed only the first time. */
 void *gantry_pool_get(struct gantry_pool *p);
 void gantry_pool_put(struct gantry_pool *p, void *object);

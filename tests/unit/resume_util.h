@@ -25,7 +25,7 @@ static inline void cut_at(int sender, int lane)
 
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
-		for (int i = 0; l->session.initiator == sender && i < l->nlanes; i++)
+		for (int i = 0; l->entry->initiator == sender && i < l->nlanes; i++)
 			if (lane < 0 || i == lane)
 				connect(l->lanes[i].io.fd, &nobody, sizeof(nobody));
 	}

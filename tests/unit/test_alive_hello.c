@@ -31,7 +31,7 @@ static struct tcp_link *link_of(int initiator)
 
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
-		if (l->session.initiator == initiator)
+		if (l->entry->initiator == initiator)
 			found = l;
 	inet_loop_unlock();
 	CHECK(found);

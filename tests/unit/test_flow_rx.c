@@ -322,7 +322,7 @@ TEST(close_midway)
 			tcp_link_progress(r->w.l);
 		}
 		tcp_link_close_rx(r->w.l);
-		CHECK(!r->w.l->devmem.unpack);
+		CHECK(!r->w.l->devmem->unpack);
 		CHECK_EQ(r->w.pool->nfree, r->w.pool->npages);
 		/* The peer's bytes go on coming for a while; somebody else progresses the link. */
 		while (!all_said(&r->w)) {

@@ -414,7 +414,7 @@ TEST(ends_with_device_memory)
 			tcp_link_progress(l);
 			read_bulk(r);
 		}
-		CHECK(gantry_list_empty(&l->devmem.txmems));
+		CHECK(gantry_list_empty(&l->devmem->txmems));
 		receiver_free(r, l);
 	}
 }

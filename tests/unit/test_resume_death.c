@@ -72,7 +72,7 @@ static void run_ended(int initiator)
 	CHECK_OK(stream(w, 20, 0, CUT_ONE));
 	inet_loop_lock();
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
-		for (int i = 0; l->session.initiator == initiator && i < l->nlanes; i++)
+		for (int i = 0; l->entry->initiator == initiator && i < l->nlanes; i++)
 			CHECK_EQ(shutdown(l->lanes[i].io.fd, SHUT_WR), 0);
 	inet_loop_unlock();
 	CHECK_OK(stream(w, 20, 0, CUT_ONE));

@@ -104,7 +104,7 @@ static bool stands_still(void)
 		const struct tcp_lane_resume *r = l->lanes[1].resume;
 
 		link_mu_lock(&l->mu);
-		if (l->session.initiator) {
+		if (l->entry->initiator) {
 			kept = r->given - r->first;
 			given = r->given;
 		} else {

@@ -239,7 +239,7 @@ TEST(order)
 		give_way();
 	}
 	CHECK(is_empty(s));
-	CHECK_EQ(l[0]->devmem.copying_out_n, 0);
+	CHECK_EQ(l[0]->devmem->copying_out_n, 0);
 	pair_free(l);
 	tcp_stage_put(s);
 }
@@ -299,7 +299,7 @@ TEST(refusals)
 	CHECK_ERROR(tcp_link_isend_device(l[0], data, STAGE + 4096, 0, &request), GANTRY_ERR_LIMIT,
 		    "GANTRY_UNPACK_STAGE");
 	/* Neither has used up a request or a number of its tag. */
-	CHECK_EQ(l[0]->tx.sends.nfree, l[0]->tx.sends.count);
+	CHECK_EQ(l[0]->sends->nfree, l[0]->sends->count);
 	CHECK_EQ(l[0]->tx.tags.count, 0);
 	pair_free(l);
 }

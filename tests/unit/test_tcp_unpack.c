@@ -171,9 +171,9 @@ TEST(every_pair)
 			gantry_list_each (pos, &tcp_network.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
-				CHECK_EQ(l->session.device_tx, l->session.initiator ? to : from);
-				CHECK_EQ(l->session.device_rx, l->session.initiator ? from : to);
-				CHECK_EQ(l->devmem.pool == pool, l->session.device_rx);
+				CHECK_EQ(l->session.device_tx, l->entry->initiator ? to : from);
+				CHECK_EQ(l->session.device_rx, l->entry->initiator ? from : to);
+				CHECK_EQ(l->devmem->pool == pool, l->session.device_rx);
 				seen++;
 			}
 			inet_loop_unlock();
@@ -187,7 +187,7 @@ TEST(every_pair)
 
 				for (int i = 1; i < l->nlanes; i++)
 					calls += __atomic_load_n(&l->lanes[i].tx.calls, __ATOMIC_RELAXED);
-				CHECK_EQ(calls > 0, l->session.initiator && from && to && !getenv("GANTRY_DEVMEM_TX"));
+				CHECK_EQ(calls > 0, l->entry->initiator && from && to && !getenv("GANTRY_DEVMEM_TX"));
 			}
 			inet_loop_unlock();
 			close_way(w);
@@ -328,12 +328,14 @@ TEST(on_one_host)
 					.unpack = (enum wire_unpack)cases[i].unpack};
 		struct tcp_link *l;
 
-		CHECK_OK(tcp_link_create(2, &l));
+		inet_loop_lock();
+		CHECK_OK(tcp_link_for_session(2, &l));
 		tcp_link_meet(l, cases[i].host ? &kernel : &none, &peer);
+		CHECK_EQ(l->entry->own_unpack, cases[i].host ? WIRE_UNPACK_BETWEEN_HOSTS : WIRE_UNPACK_NO);
+		inet_loop_unlock();
 		CHECK_EQ(l->session.device_tx, cases[i].device_tx);
 		CHECK_EQ(l->session.device_rx, 0);
-		CHECK_EQ(l->session.own_unpack, cases[i].host ? WIRE_UNPACK_BETWEEN_HOSTS : WIRE_UNPACK_NO);
-		CHECK(!l->devmem.pool);
+		CHECK(!l->devmem->pool);
 		tcp_link_free(l);
 	}
 	CHECK_HAS(logs_text(), "is on this host");
@@ -371,8 +373,10 @@ TEST(agreed_sizes)
 						.unpack = unpack ? WIRE_UNPACK_YES : WIRE_UNPACK_NO};
 			struct tcp_link *l;
 
-			CHECK_OK(tcp_link_create(2, &l));
+			inet_loop_lock();
+			CHECK_OK(tcp_link_for_session(2, &l));
 			tcp_link_meet(l, &none, &peer);
+			inet_loop_unlock();
 			CHECK_EQ(tcp_link_failed(l) ? l->end.error : GANTRY_OK, rows[i].r);
 			if (rows[i].r != GANTRY_OK) {
 				CHECK_HAS(l->end.text, "eager bytes, which is too few");

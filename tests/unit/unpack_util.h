@@ -62,7 +62,7 @@ static inline void world_open(struct world *w, int lanes, int device_rx)
 	w->l->session.device_rx = device_rx;
 	CHECK_OK(devmem_pool_get(w->dev, GANTRY_NET_UNPACK_EMULATED, &w->pool));
 	if (device_rx) {
-		CHECK_OK(devmem_pool_get(w->dev, GANTRY_NET_UNPACK_EMULATED, &w->l->devmem.pool));
+		CHECK_OK(devmem_pool_get(w->dev, GANTRY_NET_UNPACK_EMULATED, &w->l->devmem->pool));
 		for (int i = 1; i <= lanes; i++)
 			CHECK_OK(tcp_flow_attach(&w->l->lanes[i]));
 	}

@@ -128,15 +128,15 @@ void tcp_listener_close(struct tcp_listener *l)
 	gantry_list_remove(&l->node);
 	if (l->served)
 		tcp_network.served[tcp_network.nserved++ % TCP_SERVED] = l->id;
-	gantry_list_each_entry_safe (link, &l->ready, struct tcp_link, waiting) {
-		gantry_list_remove(&link->waiting);
-		tcp_link_drop_rx(link);
+	gantry_list_each_entry_safe (e, &l->ready, struct tcp_entry, waiting) {
+		gantry_list_remove(&e->waiting);
+		tcp_link_drop_rx(e->link);
 	}
-	gantry_list_each_entry_safe (link, &tcp_network.promised, struct tcp_link, waiting) {
-		if (link->rx_listener != l->id)
+	gantry_list_each_entry_safe (e, &tcp_network.promised, struct tcp_entry, waiting) {
+		if (e->rx_listener != l->id)
 			continue;
-		gantry_list_remove(&link->waiting);
-		tcp_link_drop_rx(link);
+		gantry_list_remove(&e->waiting);
+		tcp_link_drop_rx(e->link);
 	}
 	for (int i = 0; i < l->nports; i++)
 		inet_port_put(&tcp_service, l->ports[i]);
@@ -153,18 +153,18 @@ void tcp_listener_close(struct tcp_listener *l)
 static int have_same_memory(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
 	REQUIRES(loop_mu)
 {
-	if (l->session.own_unpack != (int)tcp_rx_memory_says(&listener->rx_memory))
+	if (l->entry->own_unpack != (int)tcp_rx_memory_says(&listener->rx_memory))
 		return 0;
-	return !l->lanes_here || (l->session.peer_unpack == h->unpack &&
-				  (!l->session.device_rx || l->devmem.pool == listener->rx_memory.pool));
+	return !l->entry->lanes_here || (l->entry->peer_unpack == h->unpack &&
+					 (!l->session.device_rx || l->devmem->pool == listener->rx_memory.pool));
 }
 
 /* Towards the same peer, for the same purpose, and our receiving direction is free. */
 static int may_share(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
 	REQUIRES(loop_mu)
 {
-	return l->session.peer_process == h->process && l->session.comm_id == h->comm_id &&
-	       l->session.dev == listener->dev && l->session.peer_dev == h->dev && l->rx_state == TCP_UNUSED &&
+	return l->entry->peer_process == h->process && l->entry->comm_id == h->comm_id &&
+	       l->session.dev == listener->dev && l->entry->peer_dev == h->dev && l->entry->rx_state == TCP_UNUSED &&
 	       !tcp_link_failed(l) && have_same_memory(l, h, listener);
 }
 
@@ -178,13 +178,13 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 	REQUIRES(loop_mu)
 {
 	*ret_wait = 0;
-	gantry_list_each_entry (l, &tcp_network.shareable, struct tcp_link, waiting)
-		if (may_share(l, h, listener))
-			return l;
+	gantry_list_each_entry (e, &tcp_network.shareable, struct tcp_entry, waiting)
+		if (may_share(e->link, h, listener))
+			return e->link;
 	gantry_list_each_entry (c, &tcp_network.connectors, struct tcp_connector, node) {
 		if (c->state != TCP_CONNECTING || !c->link || !may_share(c->link, h, listener))
 			continue;
-		if (c->link->lanes_here)
+		if (c->link->entry->lanes_here)
 			return c->link;
 		*ret_wait = tcp_network.process < h->process;
 	}
@@ -196,8 +196,8 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 static struct tcp_link *link_promised(const struct wire_hello *h) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node)
-		if (l->session.initiator && l->rx_state != TCP_UNUSED && l->session.peer_process == h->process &&
-		    !tcp_link_failed(l) && memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0)
+		if (l->entry->initiator && l->entry->rx_state != TCP_UNUSED && l->entry->peer_process == h->process &&
+		    !tcp_link_failed(l) && memcmp(l->entry->promised, h->session, WIRE_SESSION_SIZE) == 0)
 			return l;
 	return NULL;
 }
@@ -207,7 +207,7 @@ static struct tcp_link *link_opening(const struct wire_hello *h) REQUIRES(loop_m
 {
 	struct tcp_link *l = tcp_link_of_session(h->session);
 
-	return l && !l->up && l->session.peer_process == h->process ? l : NULL;
+	return l && !l->entry->up && l->entry->peer_process == h->process ? l : NULL;
 }
 
 /* A peer opens a link or two for a listener. One that begins many and ends none is at fault: its oldest goes. */
@@ -215,8 +215,10 @@ static void limit_opening(const struct tcp_listener *listener) REQUIRES(loop_mu)
 {
 	if (listener->nopening < OPENING_MAX)
 		return;
-	gantry_list_each_entry (l, &tcp_network.opening, struct tcp_link, waiting) {
-		if (l->rx_listener != listener->id)
+	gantry_list_each_entry (e, &tcp_network.opening, struct tcp_entry, waiting) {
+		struct tcp_link *l = e->link;
+
+		if (e->rx_listener != listener->id)
 			continue;
 		LOG_INFO(NET, "%s: %d connections to one listener are waiting for their lanes; dropped the oldest",
 			 l->session.peer, listener->nopening);
@@ -235,12 +237,13 @@ static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_he
 	limit_opening(listener);
 	if (tcp_link_for_session(h->lanes, &l) != GANTRY_OK)
 		return NULL;
-	memcpy(l->session.key, h->session, WIRE_SESSION_SIZE);
-	l->session.peer_process = h->process;
-	l->session.comm_id = h->comm_id;
+	memcpy(l->entry->key, h->session, WIRE_SESSION_SIZE);
+	l->entry->peer_process = h->process;
+	l->entry->comm_id = h->comm_id;
 	l->session.dev = listener->dev;
-	l->session.peer_dev = h->dev;
-	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
+	l->entry->peer_dev = h->dev;
+	l->entry->linger_until =
+		gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
 	snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&c->addr, text), c->shake.peer);
 	tcp_link_meet(l, &listener->rx_memory,
 		      &(struct tcp_peer){.host = h->host,
@@ -272,7 +275,7 @@ const char *tcp_conn_device(const struct inet_conn *c)
 /* The peer's first byte on lane 0, or its end. A reset may be followed by another socket, or by the deadline. */
 static void confirm_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
-	struct tcp_link *l = gantry_container(s, struct tcp_link, confirm);
+	struct tcp_link *l = gantry_container(s, struct tcp_entry, confirm)->link;
 	enum tcp_io_peek there = l->lanes[0].io.ops->peek(&l->lanes[0].io);
 
 	(void)events;
@@ -285,11 +288,11 @@ static void confirm_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_
 
 static void await_confirmation(struct tcp_link *l) REQUIRES(loop_mu)
 {
-	if (l->confirm.fd >= 0)
+	if (l->entry->confirm.fd >= 0)
 		return;
-	l->confirm = (struct inet_source){.fd = l->lanes[0].io.fd, .ready = confirm_ready};
-	if (inet_source_add(&l->confirm, EPOLLIN) != GANTRY_OK) {
-		l->confirm.fd = -1;
+	l->entry->confirm = (struct inet_source){.fd = l->lanes[0].io.fd, .ready = confirm_ready};
+	if (inet_source_add(&l->entry->confirm, EPOLLIN) != GANTRY_OK) {
+		l->entry->confirm.fd = -1;
 		tcp_link_fail(l, 1, GANTRY_ERR_SYSTEM, "cannot wait for the peer: %s", gantry_last_error());
 		tcp_link_up(l);
 	}
@@ -306,7 +309,7 @@ static void become_lane(struct inet_conn *c, int lane, struct tcp_link *l, const
 	int fd = inet_conn_take(c, &seals);
 
 	tcp_lane_take(l, lane, fd, &seals, &peer, &listener->ctx, device);
-	if (l->lanes_here == l->nlanes)
+	if (l->entry->lanes_here == l->nlanes)
 		await_confirmation(l);
 }
 
@@ -328,26 +331,26 @@ bool tcp_send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_ver
 static void share_link(struct inet_conn *c, const struct wire_hello *h, const struct tcp_listener *listener,
 		       struct tcp_link *l, struct wire_welcome *w) REQUIRES(loop_mu)
 {
-	bool again = memcmp(l->promised, h->session, WIRE_SESSION_SIZE) == 0;
+	bool again = memcmp(l->entry->promised, h->session, WIRE_SESSION_SIZE) == 0;
 
-	memcpy(w->session, l->session.key, WIRE_SESSION_SIZE);
+	memcpy(w->session, l->entry->key, WIRE_SESSION_SIZE);
 	if (!tcp_send_welcome(c, w, WIRE_USE_SESSION))
 		return;
 	close(inet_conn_take(c, NULL));
 	if (again)
 		return;
-	memcpy(l->promised, h->session, WIRE_SESSION_SIZE);
-	gantry_list_remove(&l->waiting);
-	l->rx_state = TCP_RESERVED;
-	l->rx_listener = listener->id;
-	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout;
-	if (l->up)
-		gantry_list_append(&tcp_network.promised, &l->waiting);
+	memcpy(l->entry->promised, h->session, WIRE_SESSION_SIZE);
+	gantry_list_remove(&l->entry->waiting);
+	l->entry->rx_state = TCP_RESERVED;
+	l->entry->rx_listener = listener->id;
+	l->entry->linger_until = gantry_now_ns() + gantry_params()->connect_timeout;
+	if (l->entry->up)
+		gantry_list_append(&tcp_network.promised, &l->entry->waiting);
 }
 
 static void fulfil_promise(struct tcp_link *l) REQUIRES(loop_mu)
 {
-	gantry_list_remove(&l->waiting);
+	gantry_list_remove(&l->entry->waiting);
 	tcp_link_deliver(l);
 }
 
@@ -355,16 +358,18 @@ void tcp_accept_promised(uint64_t now)
 {
 	char why[128];
 
-	gantry_list_each_entry_safe (l, &tcp_network.promised, struct tcp_link, waiting) {
+	gantry_list_each_entry_safe (e, &tcp_network.promised, struct tcp_entry, waiting) {
+		struct tcp_link *l = e->link;
+
 		tcp_link_service(l, 0); /* no user progresses the link yet */
-		if (now > l->linger_until) {
+		if (now > e->linger_until) {
 			snprintf(why, sizeof(why),
 				 "the peer did not confirm this session within %.3g s (GANTRY_CONNECT_TIMEOUT)",
 				 (double)gantry_params()->connect_timeout / 1e9);
 			tcp_link_end_rx(l, why);
 			fulfil_promise(l);
 		} else if (load_relaxed(&l->rx.peer_sends) || load_relaxed(&l->rx.peer_closed) || tcp_link_failed(l) ||
-			   !tcp_listener_find(l->rx_listener)) {
+			   !tcp_listener_find(e->rx_listener)) {
 			fulfil_promise(l);
 		}
 	}
@@ -542,7 +547,7 @@ static bool was_left(const struct tcp_link *l) REQUIRES(loop_mu)
 	const struct tcp_io *io = &l->lanes[0].io;
 	enum tcp_io_peek there = io->fd >= 0 ? io->ops->peek(io) : TCP_IO_EMPTY;
 
-	return there == TCP_IO_ENDED || (there == TCP_IO_BROKEN && l->lanes_here < l->nlanes);
+	return there == TCP_IO_ENDED || (there == TCP_IO_BROKEN && l->entry->lanes_here < l->nlanes);
 }
 
 /* Links of peers that never finished. A call per link: now and then. */
@@ -551,12 +556,13 @@ static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 	if (now - tcp_network.opening_looked < OPENING_NS)
 		return;
 	tcp_network.opening_looked = now;
-	gantry_list_each_entry_safe (l, &tcp_network.opening, struct tcp_link, waiting) {
+	gantry_list_each_entry_safe (e, &tcp_network.opening, struct tcp_entry, waiting) {
+		struct tcp_link *l = e->link;
 		bool left = was_left(l);
 
-		if (!left && now <= l->linger_until)
+		if (!left && now <= e->linger_until)
 			continue;
-		if (!left && l->lanes_here == l->nlanes && now != UINT64_MAX) {
+		if (!left && e->lanes_here == l->nlanes && now != UINT64_MAX) {
 			/* The peer may consider it established: its accepting side must see the end. */
 			tcp_link_fail(
 				l, 0, GANTRY_ERR_PEER_LOST,
@@ -565,7 +571,7 @@ static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 			tcp_link_up(l);
 			continue;
 		}
-		LOG_INFO(NET, "%s: only %d of %d lanes connected, then %s", l->session.peer, l->lanes_here, l->nlanes,
+		LOG_INFO(NET, "%s: only %d of %d lanes connected, then %s", l->session.peer, e->lanes_here, l->nlanes,
 			 left ? "the peer left" : "the time was up");
 		tcp_link_forget(l);
 		tcp_link_bury(l);

@@ -94,7 +94,7 @@ static void look_tx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 		see_send(k, &l->resume->held, "peer");
 	see_send(k, &l->tx.bulk, bulk_waits(l));
 	see_send(k, &l->tx.eager, l->tx.window_blocked ? "peer" : "socket");
-	see_send(k, &l->devmem.copying_out, "flush");
+	see_send(k, &l->devmem->copying_out, "flush");
 	k->sum = k->requests + l->tx.next_seq + l->tx.peer_done + l->tx.bulk_sent + l->tx.eager_out +
 		 l->tx.peer_consumed + l->tx.peer_received;
 	for (int i = 1; i < l->nlanes; i++)
@@ -156,9 +156,9 @@ static struct look look_locked(struct tcp_link *l, int send)
 }
 
 /* 1: it has become a stall. */
-static int look_at(struct tcp_link *l, int send, uint64_t now, int asked)
+static int look_at(struct tcp_link *l, int send, uint64_t now, int asked) REQUIRES(loop_mu)
 {
-	struct tcp_stall *s = &l->stall[send];
+	struct tcp_stall *s = &l->entry->stall[send];
 	struct look k = look_locked(l, send);
 	int fresh = 0;
 
@@ -192,7 +192,7 @@ int tcp_stall_tick(uint64_t now_ns, int asked)
 	stall.looked = now_ns;
 	stall.n = 0;
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
-		if (!l->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
+		if (!l->entry->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
 			continue;
 		fresh |= look_at(l, 0, now_ns, asked) | asked;
 		fresh |= look_at(l, 1, now_ns, asked);
@@ -365,20 +365,20 @@ static int64_t age_of(uint64_t now, const uint64_t *since)
  * the peer is no evidence, because a retransmission of its own may bring new bytes late. Links of one peer must report
  * the same for one reset, so all are checked in the same tick, and the threads that see the reset use that result.
  */
-static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace)
+static void note_acked(struct tcp_link *l, uint64_t now, uint64_t grace) REQUIRES(loop_mu)
 {
 	const struct tcp_io *io = &l->lanes[0].io;
 	struct tcp_io_info info;
 
 	if (!io->ops->info(io, &info) || !info.established)
 		return;
-	if (!info.unacked || info.bytes_acked != l->last.acked)
-		l->last.acked_at = now;
+	if (!info.unacked || info.bytes_acked != l->entry->acked)
+		l->entry->acked_at = now;
 	else
-		l->last.acked_at += grace;
-	l->last.acked = info.bytes_acked;
+		l->entry->acked_at += grace;
+	l->entry->acked = info.bytes_acked;
 	store_relaxed(&l->last.unanswered,
-		      now - l->last.acked_at > gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3);
+		      now - l->entry->acked_at > gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3);
 }
 
 /* Whether not even the peer's kernel has answered us lately; that of a process which is merely stopped does. */
@@ -409,7 +409,7 @@ static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
 			sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].io.fd, now_ns, gantry_params()->timeout);
 }
 
-static void check_link(struct tcp_link *l, uint64_t now, uint64_t grace)
+static void check_link(struct tcp_link *l, uint64_t now, uint64_t grace) REQUIRES(loop_mu)
 {
 	uint64_t slack = gantry_params()->timeout / 16 < slack_max_ns ? gantry_params()->timeout / 16 : slack_max_ns;
 	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 16;
@@ -459,7 +459,7 @@ void tcp_alive_tick(uint64_t now_ns)
 		grace = gantry_ticks_of_ns(now_ns - e->last_tick - interval);
 	e->last_tick = now_ns;
 	gantry_list_each_entry (l, &e->links, struct tcp_link, node) {
-		if (l->up) {
+		if (l->entry->up) {
 			bound_backoff(l, now_ns);
 			check_link(l, now, grace);
 		}
@@ -469,12 +469,12 @@ void tcp_alive_tick(uint64_t now_ns)
 /* Our side of the sockets is shut only when the last frame is out: goodbye, and what was reported sent before it. */
 static void shut_when_said(struct tcp_link *l, int now) REQUIRES(loop_mu)
 {
-	if (l->shut)
+	if (l->entry->shut)
 		return;
 	tcp_control_flush(l);
 	if (!now && !tcp_control_idle(l))
 		return;
-	l->shut = 1;
+	l->entry->shut = 1;
 	for (int i = 0; i < l->nlanes; i++)
 		if (l->lanes[i].io.fd >= 0) {
 			l->lanes[i].io.ops->shut(&l->lanes[i].io);
@@ -488,8 +488,8 @@ static void leave_device(struct tcp_link *l) REQUIRES(loop_mu)
 {
 	for (int i = 0; i < l->nlanes; i++)
 		tcp_flow_free(&l->lanes[i]);
-	l->devmem.pool_left = l->devmem.pool;
-	l->devmem.pool = NULL;
+	l->devmem->pool_left = l->devmem->pool;
+	l->devmem->pool = NULL;
 }
 
 void tcp_link_put_down(struct tcp_link *l)
@@ -508,10 +508,10 @@ void tcp_link_put_down(struct tcp_link *l)
 	tcp_link_forget(l);
 	leave_device(l);
 	gantry_list_append(&tcp_network.lingering, &l->node);
-	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
+	l->entry->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
 	if (tcp_link_failed(l)) /* just long enough to say why */
-		l->linger_until = linger_failed_ns;
-	l->linger_until += gantry_now_ns();
+		l->entry->linger_until = linger_failed_ns;
+	l->entry->linger_until += gantry_now_ns();
 	shut_when_said(l, 0);
 	inet_loop_wake();
 }
@@ -530,8 +530,8 @@ static int drain_lanes(struct tcp_link *l)
 void tcp_linger_tick(uint64_t now)
 {
 	gantry_list_each_entry_safe (l, &tcp_network.lingering, struct tcp_link, node) {
-		shut_when_said(l, now >= l->linger_until);
-		if (drain_lanes(l) || now >= l->linger_until) {
+		shut_when_said(l, now >= l->entry->linger_until);
+		if (drain_lanes(l) || now >= l->entry->linger_until) {
 			gantry_list_remove(&l->node);
 			tcp_link_bury(l);
 		}

@@ -166,14 +166,14 @@ static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 	}
 	c->link = l;
 	c->state = TCP_CONNECTING;
-	memcpy(l->session.key, c->key, sizeof(l->session.key));
-	l->session.initiator = 1;
-	l->session.peer_process = c->handle.process;
-	l->session.comm_id = c->ctx.comm_id;
+	memcpy(l->entry->key, c->key, sizeof(l->entry->key));
+	l->entry->initiator = 1;
+	l->entry->peer_process = c->handle.process;
+	l->entry->comm_id = c->ctx.comm_id;
 	l->session.dev = c->dev;
-	l->session.peer_dev = c->handle.dev;
-	l->session.own_unpack = (int)tcp_rx_memory_says(&c->rx_memory);
-	l->tx_state = TCP_RESERVED;
+	l->entry->peer_dev = c->handle.dev;
+	l->entry->own_unpack = (int)tcp_rx_memory_says(&c->rx_memory);
+	l->entry->tx_state = TCP_RESERVED;
 	store_relaxed(&l->tx.wanted, true);
 	gantry_list_append(&tcp_network.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
@@ -187,7 +187,7 @@ static void connector_retry(struct tcp_connector *c, int e) REQUIRES(loop_mu)
 {
 	c->last_errno = e;
 	c->retry_at = inet_retry_at(gantry_now_ns(), c->retries++);
-	if (c->link && c->link->rx_state != TCP_UNUSED) /* promised to the peer, and that is over */
+	if (c->link && c->link->entry->rx_state != TCP_UNUSED) /* promised to the peer, and that is over */
 		gantry_random_bytes(c->key, sizeof(c->key));
 	tcp_network.counts.connect_retries++;
 	attempts_drop(c);
@@ -226,7 +226,7 @@ static void try_again(struct tcp_attempt *a) REQUIRES(loop_mu)
 
 static void finish(struct tcp_connector *c, struct tcp_link *l) REQUIRES(loop_mu)
 {
-	l->tx_state = TCP_OPEN;
+	l->entry->tx_state = TCP_OPEN;
 	c->link = l;
 	c->state = TCP_CONNECTED;
 	c->deadline = gantry_now_ns() + (uint64_t)KEEP_RESULT_S * 1000000000;
@@ -274,7 +274,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 			}
 		return;
 	}
-	if (l->lanes_here < l->nlanes)
+	if (l->entry->lanes_here < l->nlanes)
 		return;
 	if (!l->resume && has_lost_lane(l)) {
 		connector_retry(c, ECONNRESET);
@@ -345,7 +345,7 @@ static void attempt_hello(struct inet_dial *d, struct inet_dial_hello *ret) REQU
 	};
 
 	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
-	memcpy(h.session, c->link->session.key, WIRE_SESSION_SIZE);
+	memcpy(h.session, c->link->entry->key, WIRE_SESSION_SIZE);
 	wire_hello_encode(&h, ret->payload);
 	ret->size = WIRE_HELLO_SIZE;
 	ret->protocol = &tcp_service.protocol;
@@ -389,10 +389,10 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 	struct tcp_link *l = tcp_link_of_session(c->session);
 
 	*ret_gone = !l;
-	if (!l || !l->up)
+	if (!l || !l->entry->up)
 		return NULL;
 	link_mu_lock(&l->mu);
-	*ret_gone = l->tx_state != TCP_UNUSED || l->end.hung_up || l->tx.peer_closed || tcp_link_failed(l);
+	*ret_gone = l->entry->tx_state != TCP_UNUSED || l->end.hung_up || l->tx.peer_closed || tcp_link_failed(l);
 	l->tx.wanted |= !*ret_gone;
 	link_mu_unlock(&l->mu);
 	return *ret_gone ? NULL : l;
@@ -413,9 +413,9 @@ static void timed_out(struct tcp_connector *c) REQUIRES(loop_mu)
 	if (c->state == TCP_WAIT_SESSION)
 		connector_fail(c, GANTRY_ERR_TIMEOUT,
 			       "the peer's own connection to this process did not come up within %.3g s", s);
-	else if (c->link && c->link->lanes_here)
+	else if (c->link && c->link->entry->lanes_here)
 		connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
-			       c->link->lanes_here, c->link->nlanes, s,
+			       c->link->entry->lanes_here, c->link->nlanes, s,
 			       c->last_errno ? strerror(c->last_errno) : "none");
 	else if (waits_for_welcome(c))
 		connector_fail(c, GANTRY_ERR_TIMEOUT,

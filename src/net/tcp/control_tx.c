@@ -25,7 +25,7 @@ static void add_iov(struct tcp_control *c, const void *base, size_t len)
 
 static void add_frame(struct tcp_link *l, const struct wire_frame *f) REQUIRES(control_mu)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	ASSERT(c->nframes < LINK_CONTROL_FRAMES);
 	wire_frame_encode(f, l->session.crc, c->frames[c->nframes]);
@@ -35,7 +35,7 @@ static void add_frame(struct tcp_link *l, const struct wire_frame *f) REQUIRES(c
 /* False: what is collected goes with the next batch. */
 static bool has_room(struct tcp_link *l, int reserved) REQUIRES(control_mu)
 {
-	if (l->control.nframes < LINK_CONTROL_FRAMES - reserved)
+	if (l->control->nframes < LINK_CONTROL_FRAMES - reserved)
 		return true;
 	store_relaxed(&l->tx.pending, 1);
 	return false;
@@ -88,7 +88,7 @@ static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu
 static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_rx *rx = &l->rx;
-	int before = l->control.nframes;
+	int before = l->control->nframes;
 	bool alone = gantry_list_empty(&l->tx.eager);
 	uint64_t consumed = alone ? LINK_TELL : LINK_WINDOW / 16, report = alone ? RESUME_REPORT : 1;
 
@@ -100,9 +100,8 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		add_state(l, &rx->tags.items[i]);
 	}
 	/* The frame goes out anyway: the receives of the tag in use ride along. */
-	if (l->control.nframes == before &&
-	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= consumed ||
-	     rx->unreported >= report))
+	if (l->control->nframes == before && (rx->ack_now || rx->heartbeat_due ||
+					      rx->consumed - rx->consumed_told >= consumed || rx->unreported >= report))
 		add_state(l, rx->tags.count ? &rx->tags.items[rx->tags.last] : NULL);
 }
 
@@ -112,7 +111,7 @@ static void collect_rts(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	gantry_list_each_entry (s, &l->tx.bulk, struct tcp_send, head.node) {
 		struct tcp_tag *t;
 
-		if (l->control.nframes >= LINK_CONTROL_FRAMES - ROOM_FOR_ENDS)
+		if (l->control->nframes >= LINK_CONTROL_FRAMES - ROOM_FOR_ENDS)
 			break;
 		if (s->rts_sent || !s->rts_wanted || s->next)
 			continue;
@@ -170,7 +169,7 @@ static void collect_stopped(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 /* Bytes that are kept: behind those before them, if they follow there. */
 static void add_kept(struct tcp_link *l, uint64_t from, uint64_t to) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 	struct iovec parts[2], *last = c->iov_n ? &c->iov[c->iov_n - 1] : NULL;
 	int n = tcp_resume_list(l->resume, from, to, parts), i = 0;
 
@@ -183,7 +182,7 @@ static void add_kept(struct tcp_link *l, uint64_t from, uint64_t to) REQUIRES(co
 /* A message from its own memory, which must not be reused until the batch is out. */
 static void add_message(struct tcp_link *l, struct tcp_send *s) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	ASSERT(load_relaxed(&s->head.state) == TCP_PENDING);
 	store_relaxed(&s->held_since, 0);
@@ -205,7 +204,7 @@ static bool collect_again(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 			continue;
 		if (s->held_at >= r->again_end)
 			break;
-		if (l->control.batch_n >= LINK_BATCH / 2) {
+		if (l->control->batch_n >= LINK_BATCH / 2) {
 			store_relaxed(&l->tx.pending, 1);
 			return false;
 		}
@@ -241,7 +240,7 @@ void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f)
 static void collect_descriptors(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_descriptors *d = &l->tx.descriptors;
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	for (; d->n && c->nframes < DESCRIPTORS_PER_BATCH; d->n--) {
 		memcpy(c->frames[c->nframes], d->frames[d->head], WIRE_FRAME_SIZE);
@@ -254,7 +253,7 @@ static void collect_descriptors(struct tcp_link *l) REQUIRES(control_mu, link_mu
 
 static void collect_error(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 	size_t len = strnlen(l->end.text, WIRE_ERROR_TEXT_MAX);
 
 	l->end.tell = false;
@@ -292,7 +291,7 @@ static void collect_ends(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 static void collect_coalesced(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	struct tcp_coalesce *o = &l->tx.coalesce;
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	if (!o->bytes)
 		return;
@@ -310,7 +309,7 @@ static void collect_coalesced(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 /* Queued messages within the peer's window. */
 static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 	struct tcp_tx *tx = &l->tx;
 
 	tx->window_blocked = false;
@@ -343,7 +342,7 @@ static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 /* What goes out next. False: nothing. */
 static bool collect_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link_mu)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	ASSERT(c->iov_at == c->iov_n);
 	link_mu_lock(&l->mu);
@@ -374,7 +373,7 @@ static bool collect_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link
 /* The memory of its messages is not read any more. */
 void tcp_batch_ended(struct tcp_link *l)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	for (int i = 0; i < c->batch_n; i++) {
 		if (c->batch[i]->held)
@@ -422,7 +421,7 @@ static ssize_t push_batch(struct tcp_io *io, struct tcp_control *c)
 static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 {
 	struct tcp_lane *lane = &l->lanes[0];
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 
 	while (c->iov_at < c->iov_n) {
 		ssize_t n = push_batch(&lane->io, c);
@@ -445,7 +444,7 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 static bool flush_batches(struct tcp_link *l) REQUIRES(control_mu)
 {
 	do {
-		if (l->control.iov_at == l->control.iov_n && !collect_batch(l))
+		if (l->control->iov_at == l->control->iov_n && !collect_batch(l))
 			break;
 		if (!send_batch(l)) {
 			store_relaxed(&l->tx.pending, 1);
@@ -483,7 +482,7 @@ bool tcp_control_idle(struct tcp_link *l)
 	if (!control_mu_trylock(&l->control_mu))
 		return false;
 	link_mu_lock(&l->mu);
-	idle = l->control.iov_at == l->control.iov_n && !l->tx.coalesce.bytes && !l->end.tell && !l->tx.tell_close &&
+	idle = l->control->iov_at == l->control->iov_n && !l->tx.coalesce.bytes && !l->end.tell && !l->tx.tell_close &&
 	       !l->rx.tell_close;
 	link_mu_unlock(&l->mu);
 	control_mu_unlock(&l->control_mu);

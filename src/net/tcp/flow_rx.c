@@ -48,7 +48,7 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane) UNCHECKED
 	f->room = FLOW_CHUNKS;
 	if (!f->linear || !f->control || !f->chunks)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
-	TRY(devmem_pool_part(lane->link->devmem.pool, tcp_lane_nic(lane), &part));
+	TRY(devmem_pool_part(lane->link->devmem->pool, tcp_lane_nic(lane), &part));
 	TRY(part->binding->ops->attach(part->binding, lane->io.fd, &f->flow));
 	f->part = part;
 	devmem_tokens_init(&f->tokens, f->flow);
@@ -149,7 +149,7 @@ static void note_plain(struct tcp_lane *lane, const struct devmem_frag *frag)
 	struct tcp_link *l = lane->link;
 
 	f->plain_bytes += frag->len;
-	if (f->flow->binding->ops->kind != GANTRY_NET_UNPACK_KERNEL || exchange_relaxed(&l->devmem.warned_plain, 1))
+	if (f->flow->binding->ops->kind != GANTRY_NET_UNPACK_KERNEL || exchange_relaxed(&l->devmem->warned_plain, 1))
 		return;
 	LOG_WARN(DATA, "%s: lane %d: data came through host memory: flow not steered to a queue with device memory",
 		 l->session.peer, lane->index);

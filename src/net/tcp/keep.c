@@ -115,7 +115,8 @@ static bool copy_held(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 
 	if (!s->held || !s->held_since || tcp_link_failed(l))
 		return false;
-	if (s->held_at < l->tx.peer_received) { /* its place was reused: the peer reported its arrival before it was out */
+	if (s->held_at <
+	    l->tx.peer_received) { /* its place was reused: the peer reported its arrival before it was out */
 		end_hold(r, s);
 		return false;
 	}
@@ -178,7 +179,7 @@ void tcp_resume_adopt(struct tcp_link *l, struct tcp_send *s)
 void tcp_resume_closed(struct tcp_link *l)
 {
 	bool sending = l->tx.wanted && !l->tx.peer_closed;
-	bool receiving = l->rx.recvs.count && !l->rx.closed && !l->rx.peer_closed;
+	bool receiving = l->recvs && !l->rx.closed && !l->rx.peer_closed;
 
 	ASSERT_HELD(&l->mu);
 	if (!l->resume)
@@ -191,7 +192,7 @@ void tcp_resume_closed(struct tcp_link *l)
 /* The stream of eager bytes must be the same when it goes again; of bulk messages, CLOSE says which were sent. */
 void tcp_resume_abandon(struct tcp_link *l)
 {
-	ASSERT(!l->control.batch_n); /* the rest of the batch has its own memory */
+	ASSERT(!l->control->batch_n); /* the rest of the batch has its own memory */
 	gantry_list_each_entry_safe (s, &l->resume->held, struct tcp_send, head.node) {
 		store_relaxed(&s->held_since, 1);
 		while (copy_held(l, s))
@@ -308,7 +309,7 @@ static void stop_tx(struct tcp_lane *lane) REQUIRES(lane_tx_mu, link_mu)
 /* What was on its way is kept, or held. */
 static void stop_control(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	l->control.iov_at = l->control.iov_n = 0;
+	l->control->iov_at = l->control->iov_n = 0;
 	tcp_batch_ended(l);
 }
 
@@ -358,7 +359,7 @@ void tcp_lane_stop(struct tcp_lane *lane, uint64_t now) UNCHECKED
 	unlock_lane(lane);
 	LOG_INFO(NET, "%s: lane %d: %s: not used until its socket is replaced", l->session.peer, lane->index,
 		 load_acquire(&lane->resume->broken) ? lane->resume->error ? strerror(lane->resume->error) : "ended"
-						    : "the peer stopped using it");
+						     : "the peer stopped using it");
 }
 
 /* ---- what has not come goes again ---- */

@@ -24,43 +24,64 @@
 
 uint32_t tcp_large_receives;
 
-/* UNCHECKED: no other thread has a reference to the link yet. */
-gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
+/* Everything of a lane that needs no memory. UNCHECKED: no other thread has a reference to the link yet. */
+static void init_lane(struct tcp_link *l, int i) UNCHECKED
 {
-	gantry_result r = GANTRY_OK;
+	struct tcp_lane *lane = &l->lanes[i];
+
+	lane->io = (struct tcp_io){.ops = tcp_io_engine, .fd = -1};
+	lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
+	lane->index = i;
+	lane->link = l;
+	lane->rx.ops = &tcp_receive_inline;
+	/* A bulk lane reads ahead just the next header: everything else goes straight to its place. */
+	lane->rx.room = i == 0 ? LINK_READAHEAD : WIRE_FRAME_SIZE;
+}
+
+/* The link and the objects that every link owns. NULL: no memory. UNCHECKED, as init_lane. */
+static struct tcp_link *make_link(int nlanes) UNCHECKED
+{
 	struct tcp_link *l = calloc(1, sizeof(*l));
 
 	if (!l)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a link");
+		return NULL;
+	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
+	l->devmem = calloc(1, sizeof(*l->devmem));
+	l->control = calloc(1, sizeof(*l->control));
+	if (!l->lanes || !l->devmem || !l->control) {
+		free(l->control);
+		free(l->devmem);
+		free(l->lanes);
+		free(l);
+		return NULL;
+	}
 	gantry_list_init(&l->node);
-	gantry_list_init(&l->by_session);
-	gantry_list_init(&l->waiting);
 	gantry_list_init(&l->tx.eager);
 	gantry_list_init(&l->tx.bulk);
 	gantry_list_init(&l->tx.unacked);
-	gantry_list_init(&l->devmem.copying_out);
-	gantry_list_init(&l->devmem.txmems);
-	gantry_list_init(&l->devmem.copying_in);
+	gantry_list_init(&l->devmem->copying_out);
+	gantry_list_init(&l->devmem->txmems);
+	gantry_list_init(&l->devmem->copying_in);
 	gantry_list_init(&l->rx.posted);
 	gantry_list_init(&l->rx.unexpected);
-	l->confirm.fd = -1;
-	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
-	if (!l->lanes)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %d lanes", nlanes);
 	l->nlanes = nlanes;
+	for (int i = 0; i < nlanes; i++)
+		init_lane(l, i);
+	return l;
+}
+
+/* UNCHECKED, as init_lane. */
+gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_link *l = make_link(nlanes);
+
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a link of %d lanes", nlanes);
 	TRY(gantry_random_bytes(&l->session.cover_key, sizeof(l->session.cover_key)));
 	for (int i = 0; i < nlanes; i++) {
-		struct tcp_lane *lane = &l->lanes[i];
-
-		lane->io = (struct tcp_io){.ops = tcp_io_engine, .fd = -1};
-		lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
-		lane->index = i;
-		lane->link = l;
-		/* A bulk lane reads ahead just the next header: everything else goes straight to its place. */
-		lane->rx.ops = &tcp_receive_inline;
-		lane->rx.room = i == 0 ? LINK_READAHEAD : WIRE_FRAME_SIZE;
-		lane->rx.buf = malloc(lane->rx.room);
-		if (!lane->rx.buf)
+		l->lanes[i].rx.buf = malloc(l->lanes[i].rx.room);
+		if (!l->lanes[i].rx.buf)
 			FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
 	}
 	*ret_link = l;
@@ -76,14 +97,12 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 	if (!l)
 		return;
 	link_mu_lock(&l->mu);
-	if (l->lanes) {
-		tcp_txmem_close(l);
-		tcp_unpack_detach(l);
-	}
+	tcp_txmem_close(l);
+	tcp_unpack_detach(l);
 	tcp_stage_close(l);
 	link_mu_unlock(&l->mu);
-	tcp_stage_put(l->devmem.staging_left);
-	for (int i = 0; l->lanes && i < l->nlanes; i++) {
+	tcp_stage_put(l->devmem->staging_left);
+	for (int i = 0; i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
 		tcp_flow_free(lane);
@@ -103,13 +122,16 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 	free(l->lanes);
 	free(l->tx.tags.items);
 	free(l->rx.tags.items);
-	free(l->control.orphan);
+	free(l->control->orphan);
+	free(l->control);
 	free(l->tx.coalesce.buffers[0]);
 	free(l->tx.coalesce.buffers[1]);
-	gantry_pool_destroy(&l->tx.sends);
-	gantry_pool_destroy(&l->rx.recvs);
-	devmem_pool_put(l->devmem.pool);
-	devmem_pool_put(l->devmem.pool_left);
+	gantry_pool_free(l->sends);
+	gantry_pool_free(l->recvs);
+	devmem_pool_put(l->devmem->pool);
+	devmem_pool_put(l->devmem->pool_left);
+	free(l->devmem);
+	free(l->entry);
 	free(l);
 }
 
@@ -120,12 +142,12 @@ gantry_result tcp_link_open_tx(struct tcp_link *l)
 		if (!l->tx.coalesce.buffers[i])
 			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a staging buffer");
 	}
-	return gantry_pool_init(&l->tx.sends, sizeof(struct tcp_send), LINK_SENDS);
+	return gantry_pool_create(sizeof(struct tcp_send), LINK_SENDS, &l->sends);
 }
 
 gantry_result tcp_link_open_rx(struct tcp_link *l)
 {
-	return gantry_pool_init(&l->rx.recvs, sizeof(struct tcp_recv), LINK_RECVS);
+	return gantry_pool_create(sizeof(struct tcp_recv), LINK_RECVS, &l->recvs);
 }
 
 struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag)
@@ -188,9 +210,9 @@ void tcp_link_end_rx(struct tcp_link *l, const char *why)
 static bool is_missed(const struct tcp_link *l) REQUIRES(link_mu)
 {
 	return (!gantry_list_empty(&l->rx.posted) && !load_relaxed(&l->standing_receives)) ||
-	       !gantry_list_empty(&l->devmem.copying_in) || !gantry_list_empty(&l->tx.eager) ||
+	       !gantry_list_empty(&l->devmem->copying_in) || !gantry_list_empty(&l->tx.eager) ||
 	       !gantry_list_empty(&l->tx.bulk) || !gantry_list_empty(&l->tx.unacked) ||
-	       (l->resume && !gantry_list_empty(&l->resume->held)) || !gantry_list_empty(&l->devmem.copying_out);
+	       (l->resume && !gantry_list_empty(&l->resume->held)) || !gantry_list_empty(&l->devmem->copying_out);
 }
 
 static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap) REQUIRES(link_mu)
@@ -349,7 +371,7 @@ void tcp_link_hang_up(struct tcp_link *l)
 
 	link_mu_lock(&l->mu);
 	if (peer_said_all(l) && !l->tx.wanted && !l->end.hung_up && control_mu_trylock(&l->control_mu)) {
-		now = l->control.iov_at == l->control.iov_n && (!l->tx.coalesce.bytes || tcp_link_failed(l)) &&
+		now = l->control->iov_at == l->control->iov_n && (!l->tx.coalesce.bytes || tcp_link_failed(l)) &&
 		      !l->end.tell && !l->tx.tell_close && !l->rx.tell_close;
 		l->end.hung_up = now;
 		control_mu_unlock(&l->control_mu);
@@ -369,27 +391,27 @@ static void adopt_batch(struct tcp_link *l) REQUIRES(control_mu)
 	uint8_t *copy;
 
 	ASSERT_HELD(&l->control_mu);
-	ASSERT(l->control.iov_at <= l->control.iov_n);
-	for (int i = l->control.iov_at; i < l->control.iov_n; i++)
-		size += l->control.iov[i].iov_len;
-	l->control.batch_n = 0;
+	ASSERT(l->control->iov_at <= l->control->iov_n);
+	for (int i = l->control->iov_at; i < l->control->iov_n; i++)
+		size += l->control->iov[i].iov_len;
+	l->control->batch_n = 0;
 	if (!size)
 		return;
 	copy = malloc(size);
 	if (!copy) {
 		tcp_link_fail(l, 0, GANTRY_ERR_NOMEM, "no memory to close one direction in the middle of a message");
-		l->control.iov_at = l->control.iov_n = 0;
+		l->control->iov_at = l->control->iov_n = 0;
 		return;
 	}
-	for (int i = l->control.iov_at; i < l->control.iov_n; i++) {
-		memcpy(copy + at, l->control.iov[i].iov_base, l->control.iov[i].iov_len);
-		at += l->control.iov[i].iov_len;
+	for (int i = l->control->iov_at; i < l->control->iov_n; i++) {
+		memcpy(copy + at, l->control->iov[i].iov_base, l->control->iov[i].iov_len);
+		at += l->control->iov[i].iov_len;
 	}
-	free(l->control.orphan);
-	l->control.orphan = copy;
-	l->control.iov[0] = (struct iovec){copy, size};
-	l->control.iov_at = 0;
-	l->control.iov_n = 1;
+	free(l->control->orphan);
+	l->control->orphan = copy;
+	l->control->iov[0] = (struct iovec){copy, size};
+	l->control->iov_at = 0;
+	l->control->iov_n = 1;
 }
 
 /* UNCHECKED: takes the locks of all lanes together. */
@@ -398,7 +420,7 @@ void tcp_link_close_tx(struct tcp_link *l) UNCHECKED
 	for (int i = 1; i < l->nlanes; i++)
 		lane_tx_mu_lock(&l->lanes[i].tx.lock);
 	control_mu_lock(&l->control_mu);
-	tcp_control_advance(&l->control, l->lanes[0].io.ops->cancel_send(&l->lanes[0].io));
+	tcp_control_advance(l->control, l->lanes[0].io.ops->cancel_send(&l->lanes[0].io));
 	adopt_batch(l);
 	for (int i = 1; i < l->nlanes; i++)
 		tcp_lane_tx_abandon(&l->lanes[i]);

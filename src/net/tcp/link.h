@@ -99,6 +99,7 @@ enum tcp_request_state {
 	TCP_UNCONSUMED, /* test has reported done; the user has its part of the unpack queue until irecv_consumed */
 };
 
+struct tcp_entry;
 struct tcp_link;
 struct tcp_lane;
 struct tcp_lane_rx;
@@ -376,8 +377,8 @@ struct tcp_lane {
 	struct gantry_addr local, peer;
 	struct tcp_lane_tx tx;
 	struct tcp_lane_rx rx;
-	struct tcp_flow *flow;	   /* owned; device_rx: what arrives comes through it. flow.h */
-	struct tcp_sealed *sealed; /* owned; NULL: its bytes travel in the clear. Constant once the lane is up */
+	struct tcp_flow *flow;		/* owned; device_rx: what arrives comes through it. flow.h */
+	struct tcp_sealed *sealed;	/* owned; NULL: its bytes travel in the clear. Constant once the lane is up */
 	struct tcp_lane_resume *resume; /* of the link's; NULL: the session does not outlive its sockets */
 };
 
@@ -387,28 +388,12 @@ struct tcp_end {
 	char text[256];
 };
 
-enum tcp_direction_state {
-	TCP_UNUSED,   /* no connect or accept for this direction yet */
-	TCP_RESERVED, /* promised to a connector or listener: the link is not up yet, or the peer has not confirmed */
-	TCP_OPEN,
-	TCP_CLOSED, /* by this side */
-};
-
-/* The service thread's: what it last saw of a direction. alive.c */
-struct tcp_stall {
-	uint64_t sum, since; /* ns */
-	int told;
-};
-
 /* Identity of the peer, and the agreed settings. Set before the link is shared, constant afterwards. */
 struct tcp_session {
-	uint32_t id; /* of the link, within the process */
-	int forks;   /* inet_forked */
-	uint8_t key[WIRE_SESSION_SIZE];
+	uint32_t id;	/* of the link, within the process */
+	int forks;	/* inet_forked */
 	char peer[160]; /* "10.0.0.2:4000 (node7 pid 123)" */
-	uint64_t peer_process, comm_id;
-	int dev, peer_dev;
-	int initiator; /* this side opened the sockets */
+	int dev;
 	int same_host;
 	int crc;    /* both sides have agreed that every frame has checksums; not where records have tags */
 	int sealed; /* both sides encrypt: every lane is */
@@ -417,9 +402,8 @@ struct tcp_session {
 	uint32_t hasty_max; /* enum tcp_haste */
 	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, descriptors go ahead on
 	 * lane 0. */
-	int device_tx, device_rx;    /* the peer, this side */
-	int own_unpack, peer_unpack; /* values of both sides in the handshake: enum wire_unpack */
-	int rails;		     /* of our device: 1 is the usual one NIC */
+	int device_tx, device_rx; /* the peer, this side */
+	int rails;		  /* of our device: 1 is the usual one NIC */
 	int traffic_class;
 	uint64_t cover_key; /* random: frame_rx.c */
 	uint64_t pace_ticks;
@@ -442,7 +426,6 @@ struct tcp_descriptors {
 
 /* The sending direction. Its lock is link_mu; what is read without it is read relaxed, as a hint. */
 struct tcp_tx {
-	struct gantry_pool sends; /* the posting thread's */
 	struct tcp_tags tags;
 	struct gantry_list eager, bulk, unacked;
 	struct tcp_coalesce coalesce;
@@ -467,7 +450,6 @@ struct tcp_tx {
 
 /* The receiving direction. Its lock is link_mu; what is read without it is read relaxed, as a hint. */
 struct tcp_rx {
-	struct gantry_pool recvs; /* the posting thread's */
 	struct tcp_tags tags;
 	struct gantry_list posted, unexpected;
 	uint64_t unexpected_bytes;
@@ -509,9 +491,9 @@ struct tcp_ending {
 /* Ticks, relaxed: last received from the peer; last sent to the peer; a user progressed the link; bulk bytes moved. */
 struct tcp_activity {
 	uint64_t heard, told, progressed, bulk_moved;
-	/* Of the service thread: what the peer's kernel has acknowledged of lane 0, and since when that is all. */
-	uint64_t acked, acked_at;
-	bool unanswered; /* relaxed: nothing more of it for three eighths of the deadline, although there was more */
+	/* Relaxed: the peer's kernel has acknowledged nothing more of lane 0 for three eighths of the deadline, although
+	 * there was more. */
+	bool unanswered;
 };
 
 /* What only links have that send from, or receive into, device memory: tcp_unpack.h, stage.h, txmem.h. */
@@ -550,32 +532,22 @@ struct tcp_link {
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
 
-	/* In the network's lists, under loop_mu: of all links; of peers' sessions; and of those that are opening, that
-	 * wait for accept, or whose other direction is free. network.h */
-	struct gantry_list node, by_session, waiting;
-	int up GUARDED_BY(loop_mu); /* all lanes are there */
-	enum tcp_direction_state tx_state GUARDED_BY(loop_mu), rx_state GUARDED_BY(loop_mu);
-	uint64_t rx_listener GUARDED_BY(loop_mu);  /* gets the receiving direction when the link is up */
-	uint64_t linger_until GUARDED_BY(loop_mu); /* ns; of a promised one: when the peer must have confirmed */
-	int watched;				   /* atomic: a user of it does not look for stalls itself */
-	int standing_receives;			   /* atomic: posted receives are no reason to miss the peer */
-	struct tcp_stall stall[2];		   /* receiving, sending */
-	int shut GUARDED_BY(loop_mu);		   /* our side of the sockets is shut */
-	int lanes_here GUARDED_BY(loop_mu);	   /* during set-up */
-	/* All lanes of a peer's session are here: its first byte on lane 0 says that it knows. accept.c */
-	struct inet_source confirm GUARDED_BY(loop_mu);
-	uint8_t promised[WIRE_SESSION_SIZE] GUARDED_BY(
-		loop_mu); /* the session that this link's receiving direction was promised to */
+	struct gantry_list node; /* in the network's list of links; loop_mu */
+	/* Owned: network.h. NULL: the network does not know the link. */
+	struct tcp_entry *entry POINTS_TO_GUARDED_BY(loop_mu);
+	int watched;	       /* atomic: a user of it does not look for stalls itself */
+	int standing_receives; /* atomic: posted receives are no reason to miss the peer */
 
+	struct gantry_pool *sends, *recvs; /* owned, the posting threads'; NULL until the direction opens */
 	struct link_mu mu;
 	struct tcp_tx tx GUARDED_BY(link_mu);
 	struct tcp_rx rx GUARDED_BY(link_mu);
 	struct tcp_ending end GUARDED_BY(link_mu);
-	struct tcp_link_devmem devmem;
+	struct tcp_link_devmem *devmem; /* owned */
 	struct tcp_activity last;
 	struct tcp_resume *resume; /* owned; NULL: the session does not outlive its sockets. Constant once it is up */
 	struct control_mu control_mu;
-	struct tcp_control control GUARDED_BY(control_mu);
+	struct tcp_control *control POINTS_TO_GUARDED_BY(control_mu); /* owned */
 };
 
 /* link.c: life, failure. The caller holds a reference or loop_mu. */

@@ -56,6 +56,50 @@ struct tcp_device {
 	const struct gantry_nic *nic;	 /* of the first rail */
 };
 
+enum tcp_direction_state {
+	TCP_UNUSED,   /* no connect or accept for this direction yet */
+	TCP_RESERVED, /* promised to a connector or listener: the link is not up yet, or the peer has not confirmed */
+	TCP_OPEN,
+	TCP_CLOSED, /* by this side */
+};
+
+/* The service thread's: what it last saw of a direction. alive.c */
+struct tcp_stall {
+	uint64_t sum, since; /* ns */
+	int told;
+};
+
+/*
+ * A link as the network knows it: its session, the state of both directions, set-up and end. All of it under loop_mu; threads that
+ * move data need none of it.
+ */
+struct tcp_entry {
+	struct tcp_link *link;
+	/* In the network's lists: of peers' sessions; of those that are opening, that wait for accept, or whose other direction is
+	 * free. */
+	struct gantry_list by_session, waiting;
+
+	/* Set when the session begins, constant afterwards. */
+	uint8_t key[WIRE_SESSION_SIZE];
+	uint64_t peer_process, comm_id;
+	int peer_dev;
+	int initiator;		     /* this side opened the sockets */
+	int own_unpack, peer_unpack; /* values of both sides in the handshake: enum wire_unpack */
+
+	int lanes_here;
+	int up; /* all lanes are there */
+	/* All lanes of a peer's session are here: its first byte on lane 0 says that it knows. accept.c */
+	struct inet_source confirm;
+	enum tcp_direction_state tx_state, rx_state;
+	uint64_t rx_listener;		     /* gets the receiving direction when the link is up */
+	uint8_t promised[WIRE_SESSION_SIZE]; /* the session that the receiving direction was promised to */
+	uint64_t linger_until;		     /* ns; of a promised one: when the peer must have confirmed */
+	int shut;			     /* our side of the sockets is shut */
+
+	struct tcp_stall stall[2]; /* receiving, sending */
+	uint64_t acked, acked_at; /* what the peer's kernel has acknowledged of lane 0; ticks: since when that is all */
+};
+
 struct tcp_listener {
 	struct gantry_list node;
 	int forks; /* inet_forked */
@@ -171,7 +215,8 @@ struct tcp_peer {
 	enum inet_resume resume;
 };
 /* Before the peer's lanes are taken. rx_memory: this side's. */
-void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer);
+void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer)
+	REQUIRES(loop_mu);
 /* A peer opens it, for this listener: it is known by its session from now on. */
 void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener) REQUIRES(loop_mu);
 /* The link with this session that a peer has opened; NULL: none. */

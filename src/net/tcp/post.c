@@ -44,7 +44,7 @@ void tcp_send_queue_eager(struct tcp_link *l, struct tcp_send *s)
 /* By itself; if others are in flight, behind them. */
 static enum tcp_wake post_eager(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {
-	bool alone = l->tx.sends.nfree + 1 == l->tx.sends.count;
+	bool alone = l->sends->nfree + 1 == l->sends->count;
 
 	tcp_send_queue_eager(l, s);
 	return alone || l->tx.coalesce.bytes ? TCP_WAKE_CONTROL : TCP_WAKE_NOBODY;
@@ -58,7 +58,7 @@ static bool is_coalesced(const struct tcp_link *l, const struct tcp_send *s) REQ
 	const struct tcp_tx *tx = &l->tx;
 	uint32_t bytes = (uint32_t)s->size + WIRE_EAGER_SIZE;
 
-	return tx->sends.nfree + 1 != tx->sends.count && s->size <= LINK_COALESCE_MESSAGE &&
+	return l->sends->nfree + 1 != l->sends->count && s->size <= LINK_COALESCE_MESSAGE &&
 	       tx->coalesce.bytes + bytes <= LINK_COALESCE && gantry_list_empty(&tx->eager) &&
 	       tx->eager_out + bytes - tx->peer_consumed <= l->session.peer_window;
 }
@@ -120,7 +120,7 @@ static const struct tcp_leave_ops *choose_leave(const struct tcp_link *l, const 
 /* The pool belongs to the thread that posts and tests: no lock. */
 struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size, int tag)
 {
-	struct tcp_send *s = gantry_pool_get(&l->tx.sends);
+	struct tcp_send *s = gantry_pool_get(l->sends);
 
 	if (!s)
 		return NULL;
@@ -149,7 +149,7 @@ void tcp_send_drop(struct tcp_link *l, struct tcp_send *s)
 	s->head.state = TCP_FREE;
 	if (s->block)
 		tcp_stage_return(l, s);
-	gantry_pool_put(&l->tx.sends, s);
+	gantry_pool_put(l->sends, s);
 }
 
 /*
@@ -162,7 +162,7 @@ static bool goes_at_once(const struct tcp_link *l, const struct tcp_send *s, str
 {
 	const struct tcp_tx *tx = &l->tx;
 
-	t->alone = tx->sends.nfree + 1 == tx->sends.count ? t->alone + 1 : 0;
+	t->alone = l->sends->nfree + 1 == l->sends->count ? t->alone + 1 : 0;
 	if (s->size > (t->haste == TCP_HASTE_USUAL ? l->session.lone_max : l->session.hasty_max))
 		return false;
 	return t->haste == TCP_HASTE_MUCH ||
@@ -277,7 +277,7 @@ gantry_result tcp_link_hasten(struct tcp_link *l, int tag, int alone)
 
 struct tcp_recv *tcp_recv_take(struct tcp_link *l)
 {
-	struct tcp_recv *recv = gantry_pool_get(&l->rx.recvs); /* as for sends: the posting thread's own */
+	struct tcp_recv *recv = gantry_pool_get(l->recvs); /* as for sends: the posting thread's own */
 
 	if (recv) {
 		recv->sink = NULL;
@@ -295,7 +295,7 @@ static void put_recv(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 	if (recv->sink)
 		recv->sink->release(l, recv, tested);
 	else
-		gantry_pool_put(&l->rx.recvs, recv);
+		gantry_pool_put(l->recvs, recv);
 }
 
 /* Makes room for new tags before anything is posted, so that posting cannot fail half-way. NCCL's buffers are large

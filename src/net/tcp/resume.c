@@ -222,7 +222,7 @@ static void dial_hello(struct inet_dial *dial, struct inet_dial_hello *ret) REQU
 	struct tcp_link *l = d->lane->link;
 	struct wire_hello h = {
 		.process = tcp_network.process,
-		.comm_id = l->session.comm_id,
+		.comm_id = l->entry->comm_id,
 		.host = tcp_network.host,
 		.window = LINK_WINDOW,
 		.eager_max = (uint32_t)gantry_params()->eager_max,
@@ -239,7 +239,7 @@ static void dial_hello(struct inet_dial *dial, struct inet_dial_hello *ret) REQU
 	link_mu_lock(&l->mu);
 	h.received = l->rx.eager_in;
 	link_mu_unlock(&l->mu);
-	memcpy(h.session, l->session.key, WIRE_SESSION_SIZE);
+	memcpy(h.session, l->entry->key, WIRE_SESSION_SIZE);
 	wire_hello_encode(&h, ret->payload);
 	ret->size = WIRE_HELLO_SIZE;
 	ret->protocol = &tcp_service.protocol;
@@ -386,7 +386,7 @@ static struct tcp_link *find_session(const struct wire_hello *h) REQUIRES(loop_m
 {
 	struct tcp_link *l = tcp_link_of_session(h->session);
 
-	return l && l->lanes_here == l->nlanes && l->resume && l->session.peer_process == h->process &&
+	return l && l->entry->lanes_here == l->nlanes && l->resume && l->entry->peer_process == h->process &&
 			       h->lane < l->nlanes && (tcp_link_failed(l) || !is_over(l))
 		       ? l
 		       : NULL;
@@ -439,7 +439,7 @@ void tcp_resume_accept(struct inet_conn *c, const struct wire_hello *h)
 		return;
 	l = lane->link;
 	store_relaxed(&l->last.heard, gantry_ticks());
-	if (!l->up) /* all lanes are there, and their confirmation was lost with a socket */
+	if (!l->entry->up) /* all lanes are there, and their confirmation was lost with a socket */
 		tcp_link_up(l);
 	if (!h->lane && !lane->resume->stopped)
 		tcp_lane_stop(lane, gantry_now_ns());
@@ -583,7 +583,7 @@ static uint64_t look_at_lane(struct tcp_lane *lane, uint64_t now, bool suspect) 
 	}
 	if (stopped && peer_stopped && !settled)
 		settled = tcp_lane_settle(lane);
-	if (lane->link->session.initiator)
+	if (lane->link->entry->initiator)
 		watch_dial(lane, lane->index ? stopped && settled : stopped || suspect, generation);
 	if (!stopped)
 		return LOOK_MS * MS;
@@ -670,7 +670,7 @@ void tcp_resume_pass(uint64_t now)
 	period = LOOK_MS * MS;
 	any_links = 0;
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
-		if (!l->up || !l->resume)
+		if (!l->entry->up || !l->resume)
 			continue;
 		any_links = 1;
 		next = look_at_link(l, now, stalls);

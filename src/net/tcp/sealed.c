@@ -182,7 +182,7 @@ static int list_batch(struct tcp_control *c, struct iovec iov[2 * LINK_BATCH], s
 
 bool tcp_control_seal(struct tcp_link *l)
 {
-	struct tcp_control *c = &l->control;
+	struct tcp_control *c = l->control;
 	struct tcp_sealed *s = l->lanes[0].sealed;
 	struct iovec iov[2 * LINK_BATCH];
 	size_t size = 0, bytes;

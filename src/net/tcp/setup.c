@@ -2,6 +2,7 @@
 /* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic.h"
@@ -51,6 +52,15 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 			 "GANTRY_LANES",
 			 left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
 	TRY_NOW(tcp_link_create(nlanes, &l));
+	l->entry = calloc(1, sizeof(*l->entry));
+	if (!l->entry) {
+		tcp_link_free(l);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a link");
+	}
+	l->entry->link = l;
+	gantry_list_init(&l->entry->by_session);
+	gantry_list_init(&l->entry->waiting);
+	l->entry->confirm.fd = -1;
 	l->session.id = (uint32_t)++tcp_network.next_id;
 	l->session.forks = inet_forks;
 	l->session.crc = gantry_params()->crc;
@@ -67,20 +77,20 @@ static struct gantry_list *bucket_of(const uint8_t session[WIRE_SESSION_SIZE])
 
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE])
 {
-	gantry_list_each_entry (l, bucket_of(session), struct tcp_link, by_session)
-		if (memcmp(l->session.key, session, WIRE_SESSION_SIZE) == 0)
-			return l;
+	gantry_list_each_entry (e, bucket_of(session), struct tcp_entry, by_session)
+		if (memcmp(e->key, session, WIRE_SESSION_SIZE) == 0)
+			return e->link;
 	return NULL;
 }
 
 void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 {
-	l->rx_state = TCP_RESERVED;
-	l->rx_listener = listener->id;
+	l->entry->rx_state = TCP_RESERVED;
+	l->entry->rx_listener = listener->id;
 	listener->nopening++;
 	gantry_list_append(&tcp_network.links, &l->node);
-	gantry_list_append(&tcp_network.opening, &l->waiting);
-	gantry_list_append(bucket_of(l->session.key), &l->by_session);
+	gantry_list_append(&tcp_network.opening, &l->entry->waiting);
+	gantry_list_append(bucket_of(l->entry->key), &l->entry->by_session);
 	/* The listener may be closed as soon as it has its connection, and the peer must find us again. */
 	for (int i = 0; l->resume && i < listener->nports; i++)
 		if (inet_port_get(&tcp_service, &listener->ports[i]->addr, &l->resume->ports[i]) != GANTRY_OK)
@@ -90,12 +100,12 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 /* All lanes are there, or none will come any more. */
 static void end_opening(struct tcp_link *l) REQUIRES(loop_mu)
 {
-	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
+	struct tcp_listener *listener = tcp_listener_find(l->entry->rx_listener);
 
-	if (!l->session.initiator && !l->up && listener)
+	if (!l->entry->initiator && !l->entry->up && listener)
 		listener->nopening--;
-	inet_source_release(&l->confirm);
-	gantry_list_remove(&l->waiting);
+	inet_source_release(&l->entry->confirm);
+	gantry_list_remove(&l->entry->waiting);
 }
 
 void tcp_link_forget(struct tcp_link *l)
@@ -103,7 +113,7 @@ void tcp_link_forget(struct tcp_link *l)
 	end_opening(l);
 	tcp_resume_forget(l);
 	gantry_list_remove(&l->node);
-	gantry_list_remove(&l->by_session);
+	gantry_list_remove(&l->entry->by_session);
 }
 
 /* Every lane of a link is sealed, or none: what its control lane has agreed on holds. */
@@ -145,11 +155,11 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, struct inet_seals *sea
 
 	if (lane->io.fd >= 0) { /* the first socket's welcome was lost, and the peer has dialled again */
 		if (index == 0)
-			inet_source_release(&l->confirm);
+			inet_source_release(&l->entry->confirm);
 		tcp_flow_free(lane);
 		lane->io.ops->close(&lane->io);
 	} else {
-		l->lanes_here++;
+		l->entry->lanes_here++;
 	}
 	lane->io.ops->open(&lane->io, fd);
 	take_seals(lane, seals);
@@ -172,25 +182,26 @@ static int lands_in_device(enum wire_unpack offer, int same_host)
 
 /* Which of the two directions ends in device memory. Both sides come to the same answers. */
 static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, enum wire_unpack peer)
+	REQUIRES(loop_mu)
 {
 	static int warned;
 
-	l->session.own_unpack = (int)tcp_rx_memory_says(rx_memory);
-	l->session.peer_unpack = (int)peer;
+	l->entry->own_unpack = (int)tcp_rx_memory_says(rx_memory);
+	l->entry->peer_unpack = (int)peer;
 	l->session.device_tx = !l->session.sealed && lands_in_device(peer, l->session.same_host);
 	l->session.device_rx =
-		!l->session.sealed && lands_in_device((enum wire_unpack)l->session.own_unpack, l->session.same_host);
-	if (l->session.sealed && (l->session.own_unpack != WIRE_UNPACK_NO || peer != WIRE_UNPACK_NO))
+		!l->session.sealed && lands_in_device((enum wire_unpack)l->entry->own_unpack, l->session.same_host);
+	if (l->session.sealed && (l->entry->own_unpack != WIRE_UNPACK_NO || peer != WIRE_UNPACK_NO))
 		LOG_INFO(NET,
 			 "%s: encrypted, so data cannot be received directly into device memory; it goes through host "
 			 "memory",
 			 l->session.peer);
-	else if (l->session.own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->session.device_rx)
+	else if (l->entry->own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->session.device_rx)
 		LOG_INFO(NET,
 			 "%s is on this host: its data does not pass the NIC, so devmem TCP cannot deliver it to "
 			 "device memory; it goes through host memory",
 			 l->session.peer);
-	if (l->session.device_rx && devmem_pool_get(rx_memory->device, rx_memory->kind, &l->devmem.pool) != GANTRY_OK)
+	if (l->session.device_rx && devmem_pool_get(rx_memory->device, rx_memory->kind, &l->devmem->pool) != GANTRY_OK)
 		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
 	if (l->session.crc && (l->session.device_tx || l->session.device_rx) && !exchange_relaxed(&warned, 1))
 		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",
@@ -198,11 +209,11 @@ static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_
 }
 
 /* Both sides come to the same answer. Pages and tokens of a lane to device memory would have to go back first. */
-static void agree_on_resume(struct tcp_link *l, enum inet_resume peer)
+static void agree_on_resume(struct tcp_link *l, enum inet_resume peer) REQUIRES(loop_mu)
 {
 	struct tcp_session *s = &l->session;
 
-	if (s->own_unpack != WIRE_UNPACK_NO || s->peer_unpack != WIRE_UNPACK_NO ||
+	if (l->entry->own_unpack != WIRE_UNPACK_NO || l->entry->peer_unpack != WIRE_UNPACK_NO ||
 	    !inet_resume_wanted(inet_resume_says(), s->same_host) || !inet_resume_wanted(peer, s->same_host))
 		return;
 	if (tcp_resume_init(l) != GANTRY_OK) {
@@ -267,34 +278,34 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 
 void tcp_link_drop_rx(struct tcp_link *l)
 {
-	l->rx_state = TCP_CLOSED;
+	l->entry->rx_state = TCP_CLOSED;
 	tcp_link_close_rx(l);
-	if (l->tx_state == TCP_UNUSED || l->tx_state == TCP_CLOSED)
+	if (l->entry->tx_state == TCP_UNUSED || l->entry->tx_state == TCP_CLOSED)
 		tcp_link_put_down(l);
 }
 
 void tcp_link_drop_tx(struct tcp_link *l)
 {
-	l->tx_state = TCP_CLOSED;
+	l->entry->tx_state = TCP_CLOSED;
 	tcp_link_close_tx(l);
-	if (l->rx_state == TCP_UNUSED || l->rx_state == TCP_CLOSED)
+	if (l->entry->rx_state == TCP_UNUSED || l->entry->rx_state == TCP_CLOSED)
 		tcp_link_put_down(l);
 }
 
 void tcp_link_deliver(struct tcp_link *l)
 {
-	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
+	struct tcp_listener *listener = tcp_listener_find(l->entry->rx_listener);
 
 	if (!listener || listener->nready == TCP_READY_MAX) {
 		/* Closed meanwhile: the peer's sends must not wait for ever. */
 		tcp_link_drop_rx(l);
 		return;
 	}
-	l->rx_state = TCP_OPEN;
+	l->entry->rx_state = TCP_OPEN;
 	listener->served = 1;
 	if (listener->error_at)
 		listener->error = GANTRY_OK; /* it was not the peer that was refused */
-	gantry_list_append(&listener->ready, &l->waiting);
+	gantry_list_append(&listener->ready, &l->entry->waiting);
 	listener->nready++;
 }
 
@@ -313,12 +324,12 @@ void tcp_link_up(struct tcp_link *l)
 	uint64_t now = gantry_ticks();
 	bool promised;
 
-	l->last.heard = l->last.told = l->last.progressed = l->last.acked_at = now;
-	promised = l->session.initiator && l->rx_state == TCP_RESERVED;
+	l->last.heard = l->last.told = l->last.progressed = l->entry->acked_at = now;
+	promised = l->entry->initiator && l->entry->rx_state == TCP_RESERVED;
 	end_opening(l);
-	l->up = 1;
-	if (l->session.initiator && l->rx_state == TCP_UNUSED)
-		gantry_list_append(&tcp_network.shareable, &l->waiting);
+	l->entry->up = 1;
+	if (l->entry->initiator && l->entry->rx_state == TCP_UNUSED)
+		gantry_list_append(&tcp_network.shareable, &l->entry->waiting);
 	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->session.id,
 		 tcp_network.devs[l->session.dev].name, gantry_addr_text(&l->lanes[0].local, local), l->session.peer, 1,
 		 l->nlanes - 1,
@@ -335,7 +346,7 @@ void tcp_link_up(struct tcp_link *l)
 	gantry_event_put(GANTRY_EV_LINK_UP, l->session.id, (uint64_t)l->nlanes, (uint64_t)l->session.dev);
 	tcp_workers_know(l);
 	if (promised)
-		gantry_list_append(&tcp_network.promised, &l->waiting);
-	else if (l->rx_state == TCP_RESERVED)
+		gantry_list_append(&tcp_network.promised, &l->entry->waiting);
+	else if (l->entry->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);
 }

@@ -171,12 +171,12 @@ gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)
 	gantry_result r = GANTRY_OK;
 	struct tcp_stage *stage = NULL;
 
-	if (load_acquire(&l->devmem.staging))
+	if (load_acquire(&l->devmem->staging))
 		return GANTRY_OK;
 	TRY(tcp_stage_get(dev, &stage));
 	link_mu_lock(&l->mu);
-	if (!l->devmem.staging) {
-		store_release(&l->devmem.staging, stage);
+	if (!l->devmem->staging) {
+		store_release(&l->devmem->staging, stage);
 		stage = NULL;
 	}
 	link_mu_unlock(&l->mu);
@@ -190,8 +190,8 @@ static enum tcp_wake post_staged(struct tcp_link *l, struct tcp_send *s) REQUIRE
 	ASSERT_HELD(&l->mu);
 	ASSERT(s->block);
 	s->staged = gantry_ticks();
-	gantry_list_append(&l->devmem.copying_out, &s->head.node);
-	store_relaxed(&l->devmem.copying_out_n, l->devmem.copying_out_n + 1);
+	gantry_list_append(&l->devmem->copying_out, &s->head.node);
+	store_relaxed(&l->devmem->copying_out_n, l->devmem->copying_out_n + 1);
 	return s->eager ? TCP_WAKE_NOBODY : TCP_WAKE_WORKERS;
 }
 
@@ -200,7 +200,7 @@ static const struct tcp_leave_ops leave_staged = {.trace = ", from device memory
 gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_stage *stage = load_acquire(&l->devmem.staging);
+	struct tcp_stage *stage = load_acquire(&l->devmem->staging);
 	struct tcp_send *s;
 
 	TRY(tcp_link_status(l, &l->tx.end));
@@ -228,7 +228,7 @@ out:
 /* The oldest message that is being copied goes on its way. AGAIN: its bytes are not here yet. */
 static gantry_result finish_copy(struct tcp_link *l, bool *ret_flush) REQUIRES(link_mu)
 {
-	struct tcp_link_devmem *d = &l->devmem;
+	struct tcp_link_devmem *d = l->devmem;
 	struct tcp_send *s = gantry_container(d->copying_out.next, struct tcp_send, head.node);
 	gantry_result r = tcp_stage_ready(d->staging, s->block);
 
@@ -255,9 +255,9 @@ void tcp_stage_progress(struct tcp_link *l)
 	bool flush = false;
 
 	/* A thread that finds the lock taken leaves it to the next look. */
-	if (!load_relaxed(&l->devmem.copying_out_n) || tcp_link_failed(l) || !link_mu_trylock(&l->mu))
+	if (!load_relaxed(&l->devmem->copying_out_n) || tcp_link_failed(l) || !link_mu_trylock(&l->mu))
 		return;
-	while (r == GANTRY_OK && !gantry_list_empty(&l->devmem.copying_out))
+	while (r == GANTRY_OK && !gantry_list_empty(&l->devmem->copying_out))
 		r = finish_copy(l, &flush);
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
 		tcp_link_fail_locked(l, 1, r, "a copy from device memory failed: %s", gantry_last_error());
@@ -268,21 +268,23 @@ void tcp_stage_progress(struct tcp_link *l)
 
 void tcp_stage_return(struct tcp_link *l, struct tcp_send *s)
 {
-	ASSERT(l->devmem.staging && s->block);
-	tcp_stage_give(l->devmem.staging, s->block);
+	ASSERT(l->devmem->staging && s->block);
+	tcp_stage_give(l->devmem->staging, s->block);
 	s->block = NULL;
 }
 
 void tcp_stage_close(struct tcp_link *l)
 {
-	struct tcp_link_devmem *d = &l->devmem;
+	struct tcp_link_devmem *d = l->devmem;
 	struct tcp_stage *stage = d->staging;
+	const struct gantry_pool *sends = l->sends;
 
 	ASSERT_HELD(&l->mu);
+	ASSERT(!stage || sends);
 	gantry_list_init(&d->copying_out);
 	store_relaxed(&d->copying_out_n, 0);
-	for (size_t i = 0; stage && i < l->tx.sends.count; i++) {
-		struct tcp_send *s = (void *)((char *)l->tx.sends.memory + i * l->tx.sends.object_size);
+	for (size_t i = 0; stage && i < sends->count; i++) {
+		struct tcp_send *s = (void *)((char *)sends->memory + i * sends->object_size);
 
 		if (s->block)
 			tcp_stage_return(l, s);

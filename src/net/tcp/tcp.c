@@ -336,8 +336,8 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 	if (!l->nready && !gantry_list_empty(&tcp_network.promised))
 		tcp_accept_promised(0); /* not only with the next tick */
 	if (l->nready) {
-		link = gantry_container(l->ready.next, struct tcp_link, waiting);
-		gantry_list_remove(&link->waiting);
+		link = gantry_container(l->ready.next, struct tcp_entry, waiting)->link;
+		gantry_list_remove(&link->entry->waiting);
 		l->nready--;
 		tcp_network.users++; /* the listener keeps the thread running: no start needed */
 	} else {
@@ -376,10 +376,10 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 		return inet_refuse_forked(kind == COMM_SEND ? "closeSend" : "closeRecv");
 	inet_loop_lock();
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
-	stage = comm->link->devmem.staging_left;
-	comm->link->devmem.staging_left = NULL;
-	pool = comm->link->devmem.pool_left;
-	comm->link->devmem.pool_left = NULL;
+	stage = comm->link->devmem->staging_left;
+	comm->link->devmem->staging_left = NULL;
+	pool = comm->link->devmem->pool_left;
+	comm->link->devmem->pool_left = NULL;
 	inet_loop_unlock();
 	tcp_stage_put(stage);
 	devmem_pool_put(pool);

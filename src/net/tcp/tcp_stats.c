@@ -84,7 +84,7 @@ static void collect_links(struct gantry_metrics *m) REQUIRES(loop_mu)
 	gantry_metrics_put(m, GANTRY_METRIC_CONNECT_RETRIES, 0, e->counts.connect_retries);
 	gantry_metrics_put(m, GANTRY_METRIC_LINK_FAILURES, 0, e->counts.link_failures);
 	gantry_list_each_entry (l, &e->links, struct tcp_link, node)
-		if (l->up)
+		if (l->entry->up)
 			put_link(m, l);
 }
 

@@ -96,7 +96,7 @@ gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops 
 		TRY(bind_lane(m, ops, &memory, &l->lanes[i]));
 	link_mu_lock(&l->mu);
 	m->link = l;
-	gantry_list_append(&l->devmem.txmems, &m->node);
+	gantry_list_append(&l->devmem->txmems, &m->node);
 	link_mu_unlock(&l->mu);
 	*ret_mem = m;
 	m = NULL;
@@ -137,8 +137,8 @@ static void leave_lanes(struct tcp_txmem *m)
 		if (gantry_container(pos, struct tcp_send, head.node)->txmem == m)
 			gantry_list_remove(pos);
 	}
-	if (!gantry_list_empty(&l->devmem.txmems))
-		other = gantry_container(l->devmem.txmems.next, struct tcp_txmem, node);
+	if (!gantry_list_empty(&l->devmem->txmems))
+		other = gantry_container(l->devmem->txmems.next, struct tcp_txmem, node);
 	link_mu_unlock(&l->mu);
 	for (int i = 1; i < l->nlanes; i++) {
 		struct tcp_lane_tx *tx = &l->lanes[i].tx;
@@ -174,7 +174,7 @@ void tcp_txmem_free(struct tcp_txmem *m)
 void tcp_txmem_close(struct tcp_link *l) UNCHECKED
 {
 	ASSERT_HELD(&l->mu);
-	gantry_list_each_entry_safe (m, &l->devmem.txmems, struct tcp_txmem, node) {
+	gantry_list_each_entry_safe (m, &l->devmem->txmems, struct tcp_txmem, node) {
 		for (int i = 1; i < l->nlanes; i++) {
 			m->tx[m->of_lane[i]]->ops->forget(m->tx[m->of_lane[i]], l->lanes[i].io.fd);
 			l->lanes[i].tx.device = NULL;

@@ -117,7 +117,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u) UNCHEC
 	if (r != GANTRY_OK)
 		return r;
 	link_mu_lock(&l->mu);
-	ASSERT(!l->devmem.unpack || l->devmem.unpack == u);
+	ASSERT(!l->devmem->unpack || l->devmem->unpack == u);
 	for (int i = 0; i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
@@ -127,7 +127,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u) UNCHEC
 		if (!lane->rx.bounce)
 			FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
 	}
-	l->devmem.unpack = u;
+	l->devmem->unpack = u;
 out:
 	link_mu_unlock(&l->mu);
 	return r;
@@ -177,13 +177,13 @@ static void report_unpack(const struct tcp_link *l, const struct tcp_unpack *u)
 
 void tcp_unpack_detach(struct tcp_link *l)
 {
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 
 	ASSERT_HELD(&l->mu);
 	if (!u)
 		return;
 	/* Pages and buffers that copies refer to are not given away before those are over. */
-	if (u->copies && l->devmem.copying_in_n)
+	if (u->copies && l->devmem->copying_in_n)
 		tcp_unpack_await(u);
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
 		release_recv(&u->slots[k].side);
@@ -191,10 +191,10 @@ void tcp_unpack_detach(struct tcp_link *l)
 		if (u->spare[k].descs)
 			release_recv(&u->spare[k]);
 	tcp_unpack_flush(l);
-	gantry_list_init(&l->devmem.copying_in);
-	store_relaxed(&l->devmem.copying_in_n, 0);
+	gantry_list_init(&l->devmem->copying_in);
+	store_relaxed(&l->devmem->copying_in_n, 0);
 	report_unpack(l, u);
-	l->devmem.unpack = NULL;
+	l->devmem->unpack = NULL;
 }
 
 /* ---- requests ---- */
@@ -208,7 +208,7 @@ static void add_count(uint32_t *n, int change)
 
 static enum tcp_place place_of(const struct tcp_link *l, bool device, bool optional)
 {
-	const struct tcp_unpack *u = l->devmem.unpack;
+	const struct tcp_unpack *u = l->devmem->unpack;
 
 	if (device && !optional)
 		return TCP_PLACE_TABLE;
@@ -257,7 +257,7 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 
 static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct tcp_recv **ret_recv)
 {
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	struct tcp_recv *recv;
 	struct tcp_unpack_recv *ur = NULL;
 
@@ -286,10 +286,10 @@ static gantry_result take_recv(struct tcp_link *l, void *data, bool device, bool
 {
 	enum tcp_place place = place_of(l, device, optional);
 
-	TRY_NOW(optional ? take_spare(l, place, ret_recv) : take_slot(l->devmem.unpack, place, ret_recv));
+	TRY_NOW(optional ? take_spare(l, place, ret_recv) : take_slot(l->devmem->unpack, place, ret_recv));
 	if (*ret_recv && (*ret_recv)->unpack) {
 		(*ret_recv)->unpack->user = data;
-		(*ret_recv)->unpack->to_device = device && !l->devmem.unpack->cpu_memory;
+		(*ret_recv)->unpack->to_device = device && !l->devmem->unpack->cpu_memory;
 		(*ret_recv)->unpack->copying = false;
 	}
 	return GANTRY_OK;
@@ -298,7 +298,7 @@ static gantry_result take_recv(struct tcp_link *l, void *data, bool device, bool
 /* It was not posted after all. */
 static void give_back(struct tcp_link *l, struct tcp_recv *recv)
 {
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	struct tcp_unpack_recv *ur = recv->unpack;
 
 	if (ur->table.pool)
@@ -308,7 +308,7 @@ static void give_back(struct tcp_link *l, struct tcp_recv *recv)
 		u->posted--;
 		add_count(&u->busy, -1);
 	} else {
-		gantry_pool_put(&l->rx.recvs, recv);
+		gantry_pool_put(l->recvs, recv);
 	}
 }
 
@@ -321,12 +321,12 @@ void tcp_unpack_release(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 		give_back(l, recv);
 	} else if (ur->slot >= 0) { /* its user's until irecv_consumed */
 		recv->head.state = TCP_UNCONSUMED;
-		add_count(&l->devmem.unpack->unconsumed, 1);
+		add_count(&l->devmem->unpack->unconsumed, 1);
 	} else {
 		if (ur->place == TCP_PLACE_GATHER && release_recv(ur) != GANTRY_OK)
 			LOG_ERROR(NET, "%s: fragments of a receive could not be returned", l->session.peer);
 		ur->busy = false;
-		gantry_pool_put(&l->rx.recvs, recv);
+		gantry_pool_put(l->recvs, recv);
 	}
 }
 
@@ -342,7 +342,7 @@ gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size,
 gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	struct tcp_unpack_slot *slot = NULL;
 
 	for (int k = 0; u && !slot && k < GANTRY_UNPACK_DEPTH; k++)

@@ -31,7 +31,7 @@ static bool is_described(const struct tcp_recv *recv)
 static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, bool eager) REQUIRES(link_mu)
 {
 	struct tcp_unpack_recv *ur = recv->unpack;
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	gantry_result r;
 
 	ASSERT_HELD(&l->mu);
@@ -58,7 +58,7 @@ static int begin_message(struct tcp_link *l, struct tcp_recv *recv, uint64_t tot
 static int copy_direct(struct tcp_link *l, struct tcp_unpack_recv *ur, const void *src, uint64_t len, uint64_t offset)
 	REQUIRES(link_mu)
 {
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	gantry_result r = u->dev->ops->copy(u->dev, ur->user + offset, src, len);
 
 	return r == GANTRY_OK ? 0 : fail_link(l, r, "bytes could not be copied to the receive's buffer");
@@ -127,7 +127,7 @@ int tcp_unpack_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_buf
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_flow *f = lane->flow;
-	const struct devmem_memory *m = &l->devmem.pool->memory;
+	const struct devmem_memory *m = &l->devmem->pool->memory;
 	struct tcp_unpack_recv *ur = recv->unpack;
 	uint64_t at = f->part->base + frag->offset + skip;
 	gantry_result r;
@@ -152,8 +152,8 @@ int tcp_unpack_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_buf
 	}
 	r = devmem_settle(f->flow->binding);
 	if (r == GANTRY_OK)
-		r = l->devmem.pool->device->ops->copy(l->devmem.pool->device, buffer->data + offset, m->device_ptr + at,
-						      len);
+		r = l->devmem->pool->device->ops->copy(l->devmem->pool->device, buffer->data + offset,
+						       m->device_ptr + at, len);
 	return r == GANTRY_OK ? 0 : fail_link(l, r, "a fragment could not be copied to the receive's buffer");
 }
 
@@ -219,7 +219,7 @@ out:
 static void note_starved(struct tcp_link *l)
 {
 	static struct gantry_ratelimit limit;
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	uint32_t more, nfree;
 
 	u->starved++;
@@ -239,7 +239,7 @@ static void note_starved(struct tcp_link *l)
 
 static void publish_recv(struct tcp_link *l, struct tcp_recv *recv)
 {
-	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack *u = l->devmem->unpack;
 	const struct tcp_unpack_recv *ur = recv->unpack;
 	uint64_t n = ur->place == TCP_PLACE_TABLE ? ur->table.n : 0;
 
@@ -258,7 +258,7 @@ static void publish_recv(struct tcp_link *l, struct tcp_recv *recv)
 /* It is over, well or not. */
 static bool finish_recv(struct tcp_link *l, struct tcp_recv *recv) REQUIRES(link_mu)
 {
-	gantry_result r = settle_recv(l->devmem.unpack, recv);
+	gantry_result r = settle_recv(l->devmem->unpack, recv);
 
 	if (r == GANTRY_AGAIN)
 		return false;
@@ -277,8 +277,8 @@ static void complete_message(struct tcp_link *l, struct tcp_recv *recv) REQUIRES
 	if (finish_recv(l, recv))
 		return;
 	recv->unpack->finishing = true;
-	gantry_list_append(&l->devmem.copying_in, &recv->head.node);
-	store_relaxed(&l->devmem.copying_in_n, l->devmem.copying_in_n + 1);
+	gantry_list_append(&l->devmem->copying_in, &recv->head.node);
+	store_relaxed(&l->devmem->copying_in_n, l->devmem->copying_in_n + 1);
 }
 
 static bool is_finishing(const struct tcp_recv *recv) REQUIRES(link_mu)
@@ -297,21 +297,21 @@ const struct tcp_sink_ops tcp_sink_unpack = {
 
 void tcp_unpack_progress(struct tcp_link *l)
 {
-	if (!load_relaxed(&l->devmem.copying_in_n))
+	if (!load_relaxed(&l->devmem->copying_in_n))
 		return;
 	link_mu_lock(&l->mu);
-	for (uint32_t n = l->devmem.copying_in_n; n; n--) {
-		struct tcp_recv *recv = gantry_container(l->devmem.copying_in.next, struct tcp_recv, head.node);
+	for (uint32_t n = l->devmem->copying_in_n; n; n--) {
+		struct tcp_recv *recv = gantry_container(l->devmem->copying_in.next, struct tcp_recv, head.node);
 
 		ASSERT(recv->unpack->finishing);
 		/* One that is over may be posted again at once: it leaves the list before. */
 		gantry_list_remove(&recv->head.node);
 		recv->unpack->finishing = false;
 		if (finish_recv(l, recv)) {
-			store_relaxed(&l->devmem.copying_in_n, l->devmem.copying_in_n - 1);
+			store_relaxed(&l->devmem->copying_in_n, l->devmem->copying_in_n - 1);
 		} else {
 			recv->unpack->finishing = true;
-			gantry_list_append(&l->devmem.copying_in, &recv->head.node);
+			gantry_list_append(&l->devmem->copying_in, &recv->head.node);
 		}
 	}
 	link_mu_unlock(&l->mu);

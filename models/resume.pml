@@ -42,15 +42,259 @@
  *   BUG_HELD      the buffer of an eager message is given back when the socket has taken it
  *   BUG_INSTALL   whether a bulk lane still waits for its socket is looked at before the welcome, and not when it is installed
  *   BUG_SESSION   a process that has restarted takes the session for its own
+ *
+ * With -DSTREAM the other user of resume is modelled instead: a stream of frames (src/inet/stream.h), as the control plane has it.
+ * Side 0 is the rank, which dials; side 1 is the root, which accepts and never dials. Each sends FRAMES frames to the other.
+ *
+ *   model                      src/inet/stream.h, ctl_dial.c, hub_resume.c
+ *   next[]                     frames before it are written, those from acked[] on are kept
+ *   sent[], acked[]            frames that were ever written; that the peer is known to have
+ *   received[], twice[]        frames that came; how many of the next ones came before
+ *   FRAME(x), LIFE(n)          x is for the property only, frames have no numbers; n frames have come
+ *   HELLO(g, n), WELCOME(n, f) socket g of the stream, n frames have come; the same, and f is the first frame that is sent
+ *
+ * The rank dials when its socket broke, and at any other time, because it may take the socket for dead; it reads on from the old one
+ * until it is answered. It may give up an attempt at any time, also one that was accepted. The root stops reading the old
+ * socket when it answers. Signs of life are sent after a frame came and after a resume. Faults are as above; with -DGONE
+ * there are so few sockets that the last fault is for good.
+ *
+ * Properties.
+ *   - every frame is delivered once and in order
+ *   - all frames are delivered and acknowledged, or both ends report an error (GONE); without GONE no end reports one
+ *
+ * Planted bugs of the stream.
+ *   BUG_TWICE     frames that come twice are not dropped
+ *   BUG_TRIM      any count frees all frames that were written
+ *   BUG_REWIND    frames that the lost socket had taken are not sent again
+ *   BUG_FIRST     the answer names the frame behind the hello's count, though later counts have freed it
+ *   BUG_ANSWER    the root reads on from the old socket after it has told its count
+ *   BUG_REFUSE    the root gives up and leaves later hellos unanswered: the rank never reports an error
  */
+#ifndef FAULTS
+#define FAULTS 2
+#endif
+#ifndef DEPTH
+#define DEPTH 2 /* of a socket: frames under way */
+#endif
+#define NONE 255
+
+#ifdef STREAM
+
+#ifndef FRAMES
+#define FRAMES 2
+#endif
+#ifndef ATTEMPTS
+#define ATTEMPTS 1 /* beside a socket that works, or given up */
+#endif
+#ifdef GONE
+#define SOCKETS (FAULTS + ATTEMPTS)
+#else
+#define SOCKETS (1 + FAULTS + ATTEMPTS)
+#endif
+
+mtype = { HELLO, WELCOME, FRAME, LIFE };
+chan to[2 * SOCKETS] = [DEPTH] of { mtype, byte, byte };
+bool broken[SOCKETS], tell[2], failed[2], impossible;
+byte sock[2], next[2], sent[2], acked[2], received[2], twice[2], gen, root_gen, dial = NONE, sockets = 1, faults = FAULTS, attempts = ATTEMPTS;
+hidden byte a, b, pos;
+hidden mtype m;
+
+#define UP(sd) (sock[sd] != NONE)
+#define IN(sd) to[2 * sock[sd] + (sd)]
+#define OUT(sd) to[2 * sock[sd] + 1 - (sd)]
+#define DELIVERED (received[0] == FRAMES && received[1] == FRAMES && acked[0] == FRAMES && acked[1] == FRAMES)
+#define finished (DELIVERED || failed[0] && failed[1])
+#define COUNTS(sd, n) ((n) >= acked[sd] && (n) <= sent[sd])
+#define LAST (sockets == SOCKETS)
+
+/* A count that cannot be. Nothing here lies. */
+inline refuse(sd)
+{
+	impossible = true;
+	assert(!impossible);
+	failed[sd] = true
+}
+
+inline put(sd, mt, x)
+{
+	if
+	:: broken[sock[sd]]
+	:: else -> OUT(sd)!mt(x, 0)
+	fi
+}
+
+/* It is reset; what was not read is lost. */
+inline cut(sd)
+{
+	if
+	:: UP(sd) ->
+		do
+		:: nempty(IN(sd)) -> IN(sd)?_(_, _)
+		:: else -> break
+		od;
+		broken[sock[sd]] = true;
+		sock[sd] = NONE
+	:: else
+	fi
+}
+
+inline take_frame(sd, x)
+{
+	if
+	:: twice[sd] -> twice[sd]--
+	:: else -> assert(x == received[sd]); received[sd]++
+	fi;
+	tell[sd] = true
+}
+
+/* Frames that wait to be sent again stay: the peer expects them. */
+inline take_count(sd, n)
+{
+	if
+	:: n > acked[sd] && !COUNTS(sd, n) -> refuse(sd)
+#ifdef BUG_TRIM
+	:: else -> acked[sd] = next[sd]
+#else
+	:: else ->
+		if
+		:: n > acked[sd] -> acked[sd] = (n < next[sd] -> n : next[sd])
+		:: else
+		fi
+#endif
+	fi
+}
+
+inline read_socket(sd)
+{
+	IN(sd)?m(a, b);
+	if
+	:: m == FRAME -> take_frame(sd, a)
+	:: m == LIFE -> take_count(sd, a)
+	:: else -> assert(false)
+	fi
+}
+
+/* The peer has nn frames, and goes on with frame ff. */
+inline resume(sd, so, nn, ff)
+{
+	cut(sd);
+	sock[sd] = so;
+	acked[sd] = nn;
+#ifndef BUG_REWIND
+	next[sd] = nn;
+#endif
+#ifndef BUG_TWICE
+	twice[sd] = received[sd] - ff;
+#endif
+	tell[sd] = true
+}
+
+/* The rank has a new socket. */
+inline dial_root()
+{
+	dial = sockets;
+	sockets++;
+	gen++;
+	to[2 * dial + 1]!HELLO(gen, received[0])
+}
+
+inline answered()
+{
+	to[2 * dial]?m(a, b);
+	if
+	:: !COUNTS(0, a) || b > received[0] -> refuse(0)
+	:: else -> resume(0, dial, a, b)
+	fi;
+	dial = NONE
+}
+
+/* The root has a hello of a newer socket than its own: a is its generation, b the rank's count. */
+inline accept_rank(so)
+{
+	root_gen = a;
+#ifdef BUG_FIRST
+	pos = b;
+#else
+	pos = (acked[1] > b -> acked[1] : b);
+#endif
+	if
+	:: b > acked[1] && !COUNTS(1, b) -> refuse(1)
+	:: else ->
+		if
+		:: !broken[so] -> to[2 * (so)]!WELCOME(received[1], pos)
+		:: else
+		fi;
+		a = received[1];
+		pos = (acked[1] > b -> acked[1] : b);
+#ifdef BUG_ANSWER
+		do
+		:: UP(1) && nempty(IN(1)) && !twice[1] ->
+			IN(1)?m(b, _);
+			if
+			:: m == FRAME -> take_frame(1, b)
+			:: else
+			fi
+		:: else -> break
+		od;
+		a = received[1];
+#endif
+		resume(1, so, pos, a)
+	fi
+}
+
+#ifdef BUG_REFUSE
+#define LISTENS (!failed[1])
+#else
+#define LISTENS true
+#endif
+#define ACCEPT(so) \
+	:: atomic { me == 1 && LISTENS && (so) < sockets && to[2 * (so) + 1]?[HELLO, _, _] -> \
+		to[2 * (so) + 1]?m(a, b); \
+		if \
+		:: failed[1] || a <= root_gen -> broken[so] = true \
+		:: else -> accept_rank(so) \
+		fi }
+
+proctype side(byte me)
+{
+	do
+	:: atomic { finished -> break }
+	:: atomic { !failed[me] && UP(me) && nempty(IN(me)) -> read_socket(me) }
+	:: atomic { !failed[me] && UP(me) && broken[sock[me]] -> cut(me) }
+	:: atomic { !failed[me] && UP(me) && next[me] < FRAMES && nfull(OUT(me)) ->
+		put(me, FRAME, next[me]);
+		next[me]++;
+		sent[me] = (sent[me] < next[me] -> next[me] : sent[me]) }
+	:: atomic { !failed[me] && UP(me) && tell[me] && nfull(OUT(me)) -> put(me, LIFE, received[me]); tell[me] = false }
+	:: atomic { me == 0 && !failed[0] && !UP(0) && dial == NONE && !LAST -> dial_root() }
+	:: atomic { me == 0 && !failed[0] && UP(0) && dial == NONE && attempts && !LAST -> attempts--; dial_root() }
+	:: atomic { me == 0 && !failed[0] && dial != NONE && nempty(to[2 * dial]) -> answered() }
+	:: atomic { me == 0 && dial != NONE && broken[dial] -> dial = NONE }
+	:: atomic { me == 0 && dial != NONE && attempts && !LAST -> attempts--; broken[dial] = true; dial = NONE }
+	ACCEPT(1)
+#if SOCKETS > 2
+	ACCEPT(2)
+#endif
+#if SOCKETS > 3
+	ACCEPT(3)
+#endif
+#if SOCKETS > 4
+	ACCEPT(4)
+#endif
+#ifdef GONE
+	/* The deadline: none of the sockets that there were is left. */
+	:: atomic { !failed[me] && !UP(me) && LAST && (me == 1 || dial == NONE) -> failed[me] = true }
+#endif
+	od
+}
+
+#else /* lanes */
+
 #ifndef EAGERS
 #define EAGERS 2
 #endif
 #ifndef PIECES
 #define PIECES 2
-#endif
-#ifndef FAULTS
-#define FAULTS 2
 #endif
 #ifndef LANES
 #define LANES 3
@@ -63,10 +307,6 @@
 #define DIALS 0 /* side 0 dials */
 #define RECEIVER (1 - SENDER)
 #define SOCKETS (LANES + FAULTS)
-#define NONE 255
-#ifndef DEPTH
-#define DEPTH 2 /* of a socket: frames under way */
-#endif
 
 mtype = { HELLO, WELCOME, REFUSED, EAGER, PIECE, STATE, STOPPED };
 
@@ -484,6 +724,8 @@ proctype side(byte me)
 	od
 }
 
+#endif
+
 proctype breaks()
 {
 	do
@@ -537,6 +779,7 @@ over:	skip
 init
 {
 	atomic {
+#ifndef STREAM
 		taken[0] = NONE;
 		taken[1] = NONE;
 		i = 0;
@@ -549,6 +792,7 @@ init
 			i++
 		:: else -> break
 		od;
+#endif
 		run side(0);
 		run side(1);
 		run breaks();

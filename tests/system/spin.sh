@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
 # time limit: 1800
-# The models of the connection FIFO, of its eventcounts and of sessions that outlive sockets (models/*.pml) hold in their whole state space, and Spin finds each
+# The models of the connection FIFO, of its eventcounts, and of sessions and streams that outlive sockets (models/*.pml) hold in their whole state space, and Spin finds each
 # bug that is planted in them, by the property that it breaks.
 # Catches: a protocol that loses, repeats or overwrites steps, a wake-up that is lost, an end that does not come after
-# abort, a session that loses or doubles messages with its sockets; and a model or a search that would not notice.
+# abort, a session or a stream that loses or doubles messages with its sockets; and a model or a search that would not notice.
 # SPIN_LONG=1: wider bounds too, which take five minutes and 3 GB.
 . "$(dirname "$0")/lib.sh"
 cc=${CC:-cc}
@@ -55,10 +55,18 @@ clean | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 !
 clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=2 !
 clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART !
 clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART SENDER_ACCEPTS !
+clean | resume | STREAM FAULTS=1 ATTEMPTS=1 FRAMES=2 !
+clean | resume | STREAM FAULTS=1 ATTEMPTS=2 FRAMES=1 !
+clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=1 !
+clean | resume | STREAM FAULTS=1 ATTEMPTS=1 FRAMES=2 GONE !
+clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=1 GONE !
 ${SPIN_LONG:+
 clean | resume | FAULTS=2 EAGERS=1 !
 clean | resume | FAULTS=2 EAGERS=1 SENDER_ACCEPTS !
 clean | resume | FAULTS=3 LANES=2 EAGERS=1 PIECES=1 !
+clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=2 !
+clean | resume | STREAM FAULTS=1 ATTEMPTS=2 FRAMES=2 !
+clean | resume | STREAM FAULTS=1 ATTEMPTS=1 FRAMES=3 !
 }
 $payload_a | fifo | SEND BUG_RELEASE
 $payload_b | fifo | RECV BUG_RELEASE
@@ -90,6 +98,12 @@ invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_RETELL
 invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_GENERATION !
 invalid end state | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 BUG_INSTALL !
 invalid end state | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART BUG_SESSION
+assertion violated .*==received | resume | STREAM FAULTS=1 FRAMES=2 BUG_TWICE
+assertion violated .*impossible | resume | STREAM FAULTS=1 FRAMES=2 BUG_TRIM
+invalid end state | resume | STREAM FAULTS=1 FRAMES=1 BUG_REWIND
+invalid end state | resume | STREAM FAULTS=1 FRAMES=2 BUG_FIRST
+assertion violated .*==received | resume | STREAM FAULTS=1 FRAMES=2 BUG_ANSWER
+invalid end state | resume | STREAM FAULTS=1 FRAMES=1 GONE BUG_REFUSE
 "
 
 # run FOLDER WHAT MODEL DEFINITIONS: a line on stdout; fails if something else came out.

@@ -104,7 +104,7 @@ run()
 	"$gantry" stall "$tmp" >"$tmp/stall.out"
 	grep -q "^verdict .* pid ${pid_of[C.0]} is waited for" "$tmp/stall.out" || { cat "$tmp/stall.out"; return 1; }
 	kill -USR2 "${pid_of[reducer1]}"
-	await grep -q 'reducer (report requested)' "$tmp/reducer1.err" || die "a reducer does not answer the signal"
+	await grep -qE 'reducer(: | \()report requested' "$tmp/reducer1.err" || die "a reducer does not answer the signal"
 	failed_in_time C 3 "$t" 0 "$gone" 'reducer [01] of 2 \(127.0.0.1:.*: rank 0 was lost' || return 1
 	kill -KILL "${pid_of[C.0]}"
 

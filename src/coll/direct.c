@@ -49,7 +49,7 @@ static uint32_t list_others(const struct coll_builder *b, int *ret)
 
 static void all_reduce(struct coll_builder *b)
 {
-	int peers[DIRECT_RANKS], r = b->topo->rank;
+	int peers[DIRECT_RANKS] = {0}, r = b->topo->rank;
 	uint32_t n = list_others(b, peers);
 
 	coll_add_sends(b, GANTRY_PRIM_SEND, PRIM_IN, 0, peers, n);
@@ -78,7 +78,7 @@ static void recv_parts(struct coll_builder *b, const int *peers, uint32_t n)
 
 static void direct_plan(struct coll_builder *b)
 {
-	int peers[DIRECT_RANKS], r = b->topo->rank;
+	int peers[DIRECT_RANKS] = {0}, r = b->topo->rank;
 	uint32_t n = list_others(b, peers);
 
 	switch (b->kind) {
@@ -109,7 +109,7 @@ static void direct_plan(struct coll_builder *b)
 
 static void direct2_plan(struct coll_builder *b)
 {
-	int peers[DIRECT_RANKS], r = b->topo->rank;
+	int peers[DIRECT_RANKS] = {0}, r = b->topo->rank;
 	uint32_t n = list_others(b, peers);
 
 	b->plan->nparts = n + 1;

@@ -582,7 +582,7 @@ static gantry_result add_transfer(const struct comm_call *call, uint32_t number,
 	return comm_group_add(GANTRY_OK, &one);
 }
 
-/* One of them: whom this rank sends to and receives from, all or the root alone, and whether each has a part of its own
+/* One of them: this rank sends to and receives from all ranks or the root alone, and each may have a part of its own
  * in the buffer. */
 static gantry_result exchange_parts(const struct comm_call *call, int sends_all, int recvs_all)
 {

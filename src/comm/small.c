@@ -182,7 +182,7 @@ static uint32_t note_all_sent(struct small *s)
 	return error;
 }
 
-/* Nothing came: once more. Whoever is waited for may need this CPU. Reports see a wait that is not short. */
+/* Nothing came: once more. The peer's thread may need this CPU. Reports see a wait that is not short. */
 static uint32_t wait_more(struct small *s, struct comm_conn *cc)
 {
 	struct gantry_waiter *w = &s->waiter;

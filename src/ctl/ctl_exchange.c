@@ -15,7 +15,7 @@ enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000, LINGER_NS = 1000000
 
 static void move_on(struct gantry_ctl *m) REQUIRES(loop_mu);
 
-/* ---- what the hub is told ---- */
+/* ---- reports to the hub ---- */
 
 static void tell_hub(struct gantry_ctl *m, gantry_result r, const char *text) REQUIRES(loop_mu)
 {
@@ -29,7 +29,7 @@ static void tell_hub(struct gantry_ctl *m, gantry_result r, const char *text) RE
 	inet_stream_send(m->conn, &h, text);
 }
 
-/* Everybody hears why from the hub, this rank as well. */
+/* The hub sends the reason to all ranks, this one included. */
 static void give_up(struct gantry_ctl *m, gantry_result r, const char *fmt, ...) REQUIRES(loop_mu)
 	__attribute__((format(printf, 3, 4)));
 static void give_up(struct gantry_ctl *m, gantry_result r, const char *fmt, ...)

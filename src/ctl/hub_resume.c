@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank between its sockets, where connections outlive them (GANTRY_RESUME). The rank dials, so all that this side can do
- * is to wait, and to find out early that nobody will come.
+ * is to wait, and to find out early that the rank's process has ended.
  *
  * A process that was killed need not have ended its connections: the kernel resets those of which something was not read.
  * But it does not listen any more. So a probe dials the rank: being refused for long enough is the end of it, anything else
@@ -109,13 +109,13 @@ static const char *no_return(const struct hub *hub, const struct ctl_hello *h)
 		return "no frames were kept for this rank";
 	if (h->generation && h->generation <= rank->generation)
 		return "a socket from an earlier epoch of the connection";
-	/* It may have said since, on the old socket, that it has more. */
+	/* A later count may have come on the old socket. */
 	return h->received < rank->conn->session.acked || inet_stream_counts(rank->conn, h->received)
 		       ? NULL
 		       : "its frame count does not match what was sent";
 }
 
-/* It was admitted, and never heard of that: its socket broke before anything came or went. So it joins again. */
+/* It was admitted, but its socket broke before the answer reached it, so it joins again. */
 static bool never_began(const struct hub_rank *rank)
 {
 	return inet_stream_is_cut(rank->conn) && !rank->generation && !rank->conn->session.received;

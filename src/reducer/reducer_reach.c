@@ -254,7 +254,7 @@ static gantry_result ask_all(struct asking *a)
 		r = reducer_mesh_step(m);
 		if (r != GANTRY_OK && r != GANTRY_AGAIN)
 			return r;
-		step_asks(a); /* what was lost is told with its reason */
+		step_asks(a); /* logs what was lost, with the reason */
 		if (reducer_mesh_has(m, m->ranks, m->count))
 			return GANTRY_OK;
 		if (gantry_now_ns() >= until)
@@ -301,7 +301,7 @@ static void own_reached(const struct reducer_mesh *m, struct reducer_reached *re
 	}
 }
 
-/* What a rank has said, into what all have. */
+/* Merges a rank's report into what all ranks reach. */
 static void join_reached(struct reducer_reached *all, const struct reducer_reached *one, uint32_t rank)
 {
 	for (size_t i = 0; i < sizeof(all->reached); i++)
@@ -346,7 +346,7 @@ static gantry_result say_reached(struct reducer_mesh *m, uint32_t rank, uint64_t
 	return finish(m, rank, request, deadline, NULL);
 }
 
-/* What the peer has to say. Ranks are heard one after the other, which takes as long as the slowest. */
+/* The peer's report. Reports are received one after the other, which takes as long as the slowest. */
 static gantry_result hear_reached(struct reducer_mesh *m, uint32_t rank, uint64_t deadline, struct reducer_reached *ret)
 {
 	void *request = NULL, *data = m->heard;
@@ -382,7 +382,7 @@ static gantry_result agree(struct reducer_mesh *m, uint64_t deadline, struct red
 	return GANTRY_OK;
 }
 
-/* Rank 0 has counted what this rank said: it cannot keep one that this rank has lost. */
+/* Rank 0 has this rank's report: it cannot keep one that this rank has lost. */
 static gantry_result check_common(const struct reducer_mesh *m, const struct reducer_reached *all)
 {
 	for (uint32_t i = 0; i < m->count - m->ranks; i++)

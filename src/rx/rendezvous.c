@@ -7,7 +7,7 @@
  *   accepting:   (inet/listen.h) -> NET -> UP -> READY
  *
  * Strangers, and peers that wait for their answer, are with inet/listen.h. They have no meeting, no connection and no
- * listener of the network, and nothing of ours has been told to them. gantry_rx_accept answers those that wait, in the
+ * listener of the network, and they know nothing of this side. gantry_rx_accept answers those that wait, in the
  * order of their coming, as long as there are places. It connects back to the handle in the peer's offer only when the
  * network has accepted the peer's own connection: one that says hello and nothing else makes it dial nowhere.
  *
@@ -259,7 +259,7 @@ static void fill_hello(struct inet_dial *d, struct inet_dial_hello *ret)
 
 static const struct inet_dial_ops meeting_ops = {.aim = aim_meeting, .hello = fill_hello};
 
-/* If a hand-shake has failed before, the peer may not attend to its listener any more: what it said then is the answer. */
+/* If a hand-shake has failed before, the peer may not attend to its listener any more: the failure of that hand-shake is the reason. */
 static void stood_still(struct meeting *m)
 {
 	char last[RX_TEXT];
@@ -337,7 +337,7 @@ static void dial_peer(struct meeting *m) REQUIRES(rx_mu)
 
 /* ---- the network ---- */
 
-/* What the peer has said is whole. A record that was meddled with ends the meeting, by the name of what was done. */
+/* The peer's record is complete. One that was tampered with ends the meeting, with the reason. */
 static void heard_ready(struct meeting *m)
 {
 	char why[GANTRY_SEAL_WHY] = "a record is not authentic: it was modified in transit";
@@ -743,7 +743,7 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 	}
 	rx_mu_unlock(&rx->mu);
 	if (!c)
-		return GANTRY_ERR_TIMEOUT; /* nobody came: no news */
+		return GANTRY_ERR_TIMEOUT; /* no peer came: not worth a log line */
 	*ret_conn = c;
 	return GANTRY_OK;
 }

@@ -34,7 +34,7 @@ struct gantry_copy_engine {
 	struct {
 		struct gantry_fifo *fifo;
 		char *ring;
-		struct gantry_eventcount *eventcount; /* NULL: nobody sleeps there */
+		struct gantry_eventcount *eventcount; /* NULL: no thread sleeps there */
 		int takes_pointers;
 	} remote;
 	/* The progress thread's. */

@@ -105,7 +105,7 @@ gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_
 	return GANTRY_OK;
 }
 
-/* The maker may be freed before it is ready: so nobody holds what is not ready. */
+/* The maker may be freed before it is ready: so nothing holds an end that is not ready. */
 static gantry_result find_ready(const struct gantry_share_address *address, struct gantry_end_words **ret_words)
 {
 	gantry_result r = GANTRY_OK;

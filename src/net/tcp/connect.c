@@ -382,7 +382,7 @@ static const struct inet_dial_ops attempt_ops = {
 
 /* ---- the clock ---- */
 
-/* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer
+/* The link that the peer's answer names, to be shared. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer
  * promises only links whose control lane we have accepted, so one that is not here has failed. */
 static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone) REQUIRES(loop_mu)
 {
@@ -447,7 +447,7 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 	}
 }
 
-/* Nobody will come for the result. */
+/* The caller will not collect the result. */
 static void drop(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	if (c->state == TCP_CONNECTED)
@@ -455,7 +455,7 @@ static void drop(struct tcp_connector *c) REQUIRES(loop_mu)
 	tcp_connector_free(c);
 }
 
-/* Nobody has come for it in a long time. */
+/* The result was not collected in a long time. */
 static void abandon(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	LOG_WARN(NET, "the outcome of a connect was never collected: dropping it");
@@ -537,7 +537,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_rx_me
 	return GANTRY_OK;
 }
 
-/* A link that is CONNECTED belongs to whoever took it. */
+/* A link that is CONNECTED belongs to the caller that took it. */
 void tcp_connector_free(struct tcp_connector *c)
 {
 	attempts_drop(c);

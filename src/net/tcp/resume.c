@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a session goes on without its sockets: who notices, dials and accepts. keep.c has what it keeps; resume.h the why. */
+/* How a session goes on without its sockets: noticing, dialling and accepting. keep.c has what it keeps; resume.h the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/resume.h"
 
@@ -32,7 +32,7 @@ enum {
  * loses everything is found after 0.3 s. */
 enum { ANSWER_MS = 100 };
 
-static uint32_t wanted; /* somebody has found a broken socket; atomic */
+static uint32_t wanted; /* a thread has found a broken socket; atomic */
 static uint64_t looked; /* ns: the last look at all links; loop_mu, as the next */
 static int any_links;	/* of that look: there are links of this kind */
 static uint64_t period; /* ns: from that look to the next */
@@ -280,7 +280,7 @@ static void dial_failed(struct inet_dial *dial) REQUIRES(loop_mu)
 	dial_later(d);
 }
 
-/* For how many milliseconds the peer's kernel has said nothing on the lane; *ret_stalled: what we sent is lost. */
+/* Milliseconds since the peer's kernel last sent on the lane; *ret_stalled: what this side sent is lost. */
 static uint32_t lane_silence(const struct tcp_lane *lane, bool *ret_stalled)
 {
 	struct tcp_io_info info;
@@ -408,7 +408,7 @@ static struct tcp_lane *find_lane(struct inet_conn *c, const struct wire_hello *
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "this process has no such session, or no longer has it");
 		return NULL;
 	}
-	if (tcp_link_failed(l)) { /* which the peer cannot have heard if its control lane is gone */
+	if (tcp_link_failed(l)) { /* the peer cannot know if its control lane is gone */
 		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "it gave up: %s", l->end.text);
 		return NULL;
 	}
@@ -478,7 +478,7 @@ static bool is_heard(const struct silence *s)
 	return s->ms < ALIVE_MS && !s->stalled;
 }
 
-/* The control lane is not heard, and its way is dead, as another lane shows: what is said there would be lost, and TCP would take
+/* The control lane is silent and its path is dead, as another lane shows: frames sent there would be lost, and TCP would take
  * its time to notice. */
 static bool control_is_lost(const struct tcp_link *l, const struct silence *s)
 {
@@ -496,7 +496,7 @@ static bool control_is_lost(const struct tcp_link *l, const struct silence *s)
 	return lost;
 }
 
-/* Lanes that lose what they are given while others do not. True: the control lane stalls, and nothing else is heard. */
+/* Lanes that lose what they are given while others do not. True: the control lane stalls, and every other lane is silent. */
 static bool find_stalls(struct tcp_link *l) REQUIRES(loop_mu)
 {
 	struct silence s[WIRE_MAX_LANES];
@@ -516,7 +516,7 @@ static bool find_stalls(struct tcp_link *l) REQUIRES(loop_mu)
 	for (int i = 0; alive && i < l->nlanes; i++)
 		if (s[i].stalled)
 			tcp_resume_broken(&l->lanes[i], ETIMEDOUT);
-	if (!alive && !s[0].stalled) { /* its answer will show who is alive */
+	if (!alive && !s[0].stalled) { /* its answer will show whether the peer is alive */
 		link_mu_lock(&l->mu);
 		l->rx.heartbeat_due = true;
 		link_mu_unlock(&l->mu);
@@ -590,7 +590,7 @@ static uint64_t look_at_lane(struct tcp_lane *lane, uint64_t now, bool suspect) 
 	return now - r->down_since < BUSY_FOR_MS * MS ? BUSY_MS * MS : WAIT_MS * MS;
 }
 
-/* Bulk lanes that nobody can replace: the control lane alone carries no large messages. Without it the peer is silent, and that has
+/* Bulk lanes that cannot be replaced: the control lane alone carries no large messages. Without it the peer is silent, and that has
  * its own deadline. */
 static void check_bulk(struct tcp_link *l, uint64_t now)
 {

@@ -49,7 +49,7 @@ struct comm_coll {
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
 	int collnet;			    /* the transport of that name is asked for */
 	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
-	int told;			    /* the same: that it does not have one */
+	int warned;			    /* the same: the log says that a type or operation is missing */
 	char no_network[400]; /* comm_collnet.c: why there are no reducers though they were asked for; "" */
 	void *word;	      /* the barrier's, device memory */
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */

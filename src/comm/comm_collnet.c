@@ -165,10 +165,10 @@ bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op)
 
 	if (!c->topo.network || c->takes & GANTRY_COLLNET_BIT(type, gantry_collnet_reduction_of(op)))
 		return true;
-	if (!c->told && comm->rank == 0)
+	if (!c->warned && comm->rank == 0)
 		LOG_WARN(COMM, "collnet: the network does not support reduction %u of %s; using another algorithm", op,
 			 types[type]);
-	c->told = 1;
+	c->warned = 1;
 	return false;
 }
 

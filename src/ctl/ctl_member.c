@@ -469,7 +469,7 @@ void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 	 * them. */
 	m->deadline = m->wait_by == UINT64_MAX ? UINT64_MAX : m->wait_by + CTL_ANSWER_NS;
 	ctl_service_due(m->deadline);
-	ctl_service_due(m->conn->heard + m->timeout);
+	ctl_service_due(m->conn->received_at + m->timeout);
 }
 
 /* ---- the callers' wishes, and the clock ---- */
@@ -565,16 +565,17 @@ static void watch_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 	uint64_t stall = m->timeout / STALLS;
 
 	ASSERT(c);
-	if (ctl_silent(&m->conn->heard, m->timeout)) {
+	if (ctl_silent(&m->conn->received_at, m->timeout)) {
 		give_up_hub(m);
 		return;
 	}
-	ctl_service_due(c->heard + ctl_patience(m->timeout));
-	if (c->session.on && inet_loop.now - c->heard >= stall)
+	ctl_service_due(c->received_at + ctl_patience(m->timeout));
+	if (c->session.on && inet_loop.now - c->received_at >= stall)
 		ctl_dial_again(m);
 	else if (c->session.on)
-		ctl_service_due(c->heard + stall);
-	if (m->dial->to_hub.state == INET_DIAL_PAUSE && !inet_stream_is_cut(c) && inet_loop.now - c->heard < stall)
+		ctl_service_due(c->received_at + stall);
+	if (m->dial->to_hub.state == INET_DIAL_PAUSE && !inet_stream_is_cut(c) &&
+	    inet_loop.now - c->received_at < stall)
 		inet_dial_stop(&m->dial->to_hub); /* its answer came after all */
 }
 

@@ -411,8 +411,8 @@ static void watch_ranks(struct hub *hub) REQUIRES(loop_mu)
 
 		if (rank->state != HUB_HERE)
 			continue;
-		if (!ctl_silent(&rank->conn->heard, hub->timeout)) {
-			ctl_service_due(rank->conn->heard + ctl_patience(hub->timeout));
+		if (!ctl_silent(&rank->conn->received_at, hub->timeout)) {
+			ctl_service_due(rank->conn->received_at + ctl_patience(hub->timeout));
 			continue;
 		}
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)%s",

@@ -246,8 +246,8 @@ void inet_stream_send_life(struct inet_stream *s)
 {
 	const struct inet_header life = {.kind = INET_LIFE, .from = -1, .to = -1, .tag = s->session.received};
 
-	s->session.told = s->session.received;
-	s->session.untold = 0;
+	s->session.reported = s->session.received;
+	s->session.unreported = 0;
 	inet_stream_send(s, &life, NULL);
 }
 
@@ -437,9 +437,9 @@ static int count_frame(struct inet_stream *s, const struct inet_header *h)
 		return 0;
 	}
 	session->received++;
-	session->untold += INET_HEADER_SIZE + (size_t)h->size;
-	ASSERT(session->told <= session->received);
-	if (session->received - session->told >= ACK_FRAMES || session->untold >= ACK_BYTES)
+	session->unreported += INET_HEADER_SIZE + (size_t)h->size;
+	ASSERT(session->reported <= session->received);
+	if (session->received - session->reported >= ACK_FRAMES || session->unreported >= ACK_BYTES)
 		inet_stream_send_life(s);
 	return 1;
 }
@@ -587,7 +587,7 @@ static void read_stream(struct inet_stream *s) REQUIRES(loop_mu)
 			read_failed(s, n < 0 ? errno : 0);
 			return;
 		}
-		s->heard = inet_loop.now;
+		s->received_at = inet_loop.now;
 		if (s->traffic)
 			s->traffic->in += (size_t)n;
 		if (s->seals.rx)
@@ -627,7 +627,7 @@ static gantry_result attach_socket(struct inet_stream *s, int fd, struct inet_se
 		s->cut = malloc(GANTRY_SEAL_MAX + GANTRY_SEAL_EXTRA);
 	if (s->seals.rx && !s->cut)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
-	s->heard = inet_loop.now;
+	s->received_at = inet_loop.now;
 	sock_tune(fd, &o);
 	r = inet_source_add(&s->source, EPOLLIN);
 out:

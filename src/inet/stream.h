@@ -25,7 +25,7 @@
  * tell each other their counts, then inet_stream_resume sends again what is behind the peer's, sealed anew, and what waits. A side
  * that has read on from the old socket since gets frames twice and drops them: the other side's answer names the first that it
  * sends. So every frame is delivered once and in order, or a count cannot be and the stream ends with an error (models/resume.pml).
- * Of deadlines a stream has two, for TCP's back-off and for finishing; silence is for the owner to judge (`heard`).
+ * A stream has two deadlines, for TCP's back-off and for finishing; its owner judges silence (`received_at`).
  */
 #ifndef GANTRY_INET_STREAM_H
 #define GANTRY_INET_STREAM_H
@@ -114,8 +114,8 @@ struct inet_session {
 	uint64_t nkept;
 	uint64_t sent;	   /* frames that were written whole on any socket: the peer cannot have more */
 	uint64_t received; /* of the peer's */
-	uint64_t told;	   /* of these, the peer knows */
-	size_t untold;	   /* bytes of those it does not know of */
+	uint64_t reported; /* the last count that went to the peer */
+	size_t unreported; /* bytes of the frames behind that count */
 	uint64_t twice;	   /* so many of those that come next have come before */
 };
 
@@ -145,7 +145,7 @@ struct inet_stream {
 	size_t out_at;		/* of the first one, already written */
 	int out_dead;		/* errno of a write: what the peer sent before is still read, then comes the end */
 	const char *fault;	/* what went wrong here, found at the end of the pass */
-	uint64_t heard;		/* ns */
+	uint64_t received_at;	/* ns: when bytes last came */
 	uint64_t look_by;	/* ns: when the socket's back-off is looked at; 0: nothing is out */
 	struct sock_backoff backoff;
 	uint64_t finish_by; /* in finishing: when patience ends */

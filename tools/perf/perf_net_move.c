@@ -211,49 +211,57 @@ static gantry_result pingpong(struct perf_net_rank *rk, size_t size, uint64_t it
 
 /* ---- streams: of one channel in one direction, or of all channels in both ---- */
 
-/* One direction of a channel. */
+/* One direction of a channel. Slots are filled in beforehand: with messages of 64 bytes, finding one for each costs as much as
+ * a tenth of sending it. */
 struct way {
-	int channel, sending;
-	uint64_t posted, finished;
-	void *request[PERF_DEPTH_MAX];
+	int sending;
+	uint64_t posted, finished, seq; /* messages; seq: number of the first */
+	struct slot {
+		struct message message;
+		void *request;
+	} slots[PERF_DEPTH_MAX];
 };
 
 enum { WAY_SHIFT = 26 }; /* no stream has more messages than this, see ITERS_TIMED_MAX */
 
-/* The same number on both sides, and none twice in a phase. */
-static uint64_t way_seq(const struct perf_net_rank *rk, const struct way *w, uint64_t i)
+static void begin_way(const struct perf_net_rank *rk, int channel, int sending, size_t size, struct way *w)
 {
-	uint64_t sender = (uint64_t)(w->sending ? rk->rank : !rk->rank);
+	uint64_t sender = (uint64_t)(sending ? rk->rank : !rk->rank);
 
-	return perf_seq(rk, i + ((2 * (uint64_t)w->channel + sender) << WAY_SHIFT));
+	w->sending = sending;
+	w->posted = w->finished = 0;
+	/* The same number on both sides, and none twice in a phase. */
+	w->seq = perf_seq(rk, (2 * (uint64_t)channel + sender) << WAY_SHIFT);
+	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++)
+		w->slots[i] = (struct slot){.message = nth(rk, channel, i, size, sending)};
 }
 
 /* As NCCL's proxy does: at most `most` messages are posted while there are slots, the oldest is tested once. upto: messages. */
-static gantry_result step_way(struct perf_net_rank *rk, struct way *w, size_t size, uint64_t upto, uint64_t most)
+static inline gantry_result step_way(struct perf_net_rank *rk, struct way *w, uint64_t upto, uint64_t most)
 {
 	struct perf_peer *p = rk->peer;
 	uint64_t depth = (uint64_t)rk->opts->work.depth;
 	int done, check = rk->opts->work.check;
+	struct slot *s;
 
 	for (; most && w->posted < upto && w->posted - w->finished < depth; most--) {
-		struct message m = nth(rk, w->channel, w->posted, size, w->sending);
-		void *q = NULL;
-
+		s = &w->slots[w->posted % depth];
 		if (w->sending && check)
-			perf_stamp(m.at, size, way_seq(rk, w, w->posted));
-		TRY_NOW(post(p, w->sending, &m, &q));
-		if (!q)
+			perf_stamp(s->message.at, s->message.size, w->seq + w->posted);
+		s->request = NULL;
+		TRY_NOW(post(p, w->sending, &s->message, &s->request));
+		if (!s->request)
 			break;
-		w->request[w->posted++ % depth] = q;
+		w->posted++;
 	}
 	if (w->finished == w->posted)
 		return GANTRY_OK;
-	TRY_NOW(poll_request(p, &p->channels[w->channel], w->request[w->finished % depth], w->sending, size, &done));
+	s = &w->slots[w->finished % depth];
+	TRY_NOW(poll_request(p, s->message.channel, s->request, w->sending, s->message.size, &done));
 	if (!done)
 		return GANTRY_OK;
 	if (!w->sending && check)
-		check_message(rk, slot_at(rk, w->channel, w->finished % depth, 0), size, way_seq(rk, w, w->finished),
-			      0);
+		check_message(rk, s->message.at, s->message.size, w->seq + w->finished, 0);
 	w->finished++;
 	perf_progress(rk->state);
 	return GANTRY_OK;
@@ -261,24 +269,25 @@ static gantry_result step_way(struct perf_net_rank *rk, struct way *w, size_t si
 
 static gantry_result stream(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
-	struct way w = {.sending = rk->rank == 0};
+	struct way w;
 
+	begin_way(rk, 0, rk->rank == 0, size, &w);
 	while (w.finished < iters)
-		TRY_NOW(step_way(rk, &w, size, iters, (uint64_t)rk->opts->work.depth));
+		TRY_NOW(step_way(rk, &w, iters, (uint64_t)rk->opts->work.depth));
 	return GANTRY_OK;
 }
 
 const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
 
 /* Every direction of every channel has moved this many messages. */
-static gantry_result move_all(struct perf_net_rank *rk, struct way *ways, size_t size, uint64_t upto)
+static gantry_result move_all(struct perf_net_rank *rk, struct way *ways, uint64_t upto)
 {
 	int n = 2 * rk->peer->n, open = 1;
 
 	while (open) {
 		open = 0;
 		for (int i = 0; i < n; i++) {
-			TRY_NOW(step_way(rk, &ways[i], size, upto, 1));
+			TRY_NOW(step_way(rk, &ways[i], upto, 1));
 			open |= ways[i].finished < upto;
 		}
 	}
@@ -286,18 +295,18 @@ static gantry_result move_all(struct perf_net_rank *rk, struct way *ways, size_t
 }
 
 /* Receives first. */
-static void begin_ways(const struct perf_net_rank *rk, struct way ways[2 * PERF_CHANNELS_MAX])
+static void begin_ways(const struct perf_net_rank *rk, size_t size, struct way ways[2 * PERF_CHANNELS_MAX])
 {
 	for (int i = 0; i < 2 * rk->peer->n; i++)
-		ways[i] = (struct way){.channel = i / 2, .sending = i % 2};
+		begin_way(rk, i / 2, i % 2, size, &ways[i]);
 }
 
 static gantry_result stream_all(struct perf_net_rank *rk, size_t size, uint64_t iters)
 {
 	struct way ways[2 * PERF_CHANNELS_MAX];
 
-	begin_ways(rk, ways);
-	return move_all(rk, ways, size, iters);
+	begin_ways(rk, size, ways);
+	return move_all(rk, ways, iters);
 }
 
 /* One message each way on every channel, and the next when all have come: two of these are a small all-reduce. */
@@ -305,9 +314,9 @@ static gantry_result exchange_all(struct perf_net_rank *rk, size_t size, uint64_
 {
 	struct way ways[2 * PERF_CHANNELS_MAX];
 
-	begin_ways(rk, ways);
+	begin_ways(rk, size, ways);
 	for (uint64_t i = 0; i < 2 * iters; i++)
-		TRY_NOW(move_all(rk, ways, size, i + 1));
+		TRY_NOW(move_all(rk, ways, i + 1));
 	return GANTRY_OK;
 }
 

@@ -170,14 +170,24 @@ static int has_turn(const struct part *parts, size_t i, size_t most)
 	return 1;
 }
 
+/* All of a group with one communicator, which most have. */
+static void enqueue_one(struct part *p)
+{
+	p->calls[0].comm->launches->in_turns = false;
+	p->r = find_streams(p);
+	if (p->r == GANTRY_OK)
+		enqueue(p, SIZE_MAX);
+}
+
+/* Of several communicators. */
 static gantry_result enqueue_parts(struct part *parts, size_t n)
 {
 	size_t most = SIZE_MAX, left = n;
 
 	for (size_t i = 0; i < n; i++) {
 		TRY_NOW(find_streams(&parts[i]));
-		most = parts[i].n > TURN && n > 1 ? TURN : most;
-		parts[i].calls[0].comm->launches->in_turns = n > 1;
+		most = parts[i].n > TURN ? TURN : most;
+		parts[i].calls[0].comm->launches->in_turns = true;
 	}
 	while (left) {
 		for (size_t i = 0; i < n; i++) {
@@ -260,9 +270,9 @@ static gantry_result enqueue_all(struct comm_call *calls, size_t n)
 	for (size_t i = 1; i < n; i++)
 		same &= calls[i].comm == calls[0].comm;
 	if (same) {
-		r = enqueue_parts(&one, 1);
+		enqueue_one(&one);
 		parts_free(&one, 1);
-		return r;
+		return one.r;
 	}
 	sorted = malloc(n * sizeof(*sorted));
 	parts = calloc(n, sizeof(*parts));

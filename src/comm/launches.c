@@ -197,6 +197,27 @@ static gantry_result order_work(struct gantry_comm *comm, struct comm_work *w)
 	return w->ordered ? d->ops->stream_wait(d, w->stream, l->behind) : GANTRY_OK;
 }
 
+/*
+ * All in use: lets the whole of it drain, so that caller and kernels do not take turns on a small machine. Where streams cannot
+ * report an error, a wait inside the device would not end after one; and what was launched last may wait for a communicator
+ * whose turn comes later.
+ */
+static gantry_result await_work(struct gantry_comm *comm, const struct comm_work *w, struct gantry_stream *stream)
+{
+	struct gantry_device *d = comm->device;
+	struct gantry_waiter wait;
+
+	gantry_waiter_init(&wait, NULL);
+	while (comm_work_busy(w)) {
+		TRY_NOW(comm_check(comm));
+		if (d->reports && !comm->launches->in_turns)
+			TRY_NOW(d->ops->stream_sync(d, stream));
+		if (comm_work_busy(w))
+			gantry_waiter_idle(&wait, UINT64_MAX);
+	}
+	return GANTRY_OK;
+}
+
 gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
 			    struct comm_work **ret_work)
 {
@@ -204,7 +225,6 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 	struct comm_launches *l = comm->launches;
 	struct comm_work *w = &l->works[l->count % COMM_WORKS];
 	uint32_t capacity = w->capacity, n = (uint32_t)((bytes + xfers_size(1) - 1) / xfers_size(1));
-	struct gantry_waiter wait;
 	uint64_t capture;
 
 	TRY_NOW(d->ops->stream_captured(d, stream, &capture));
@@ -212,17 +232,8 @@ gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantr
 		return comm_graph_work(comm, n, stream, capture, ret_work);
 	if (comm_graphs_live(comm))
 		TRY_NOW(comm_graph_plain_wait(comm, stream));
-	gantry_waiter_init(&wait, NULL);
-	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. Where streams
-	 * cannot report an error, a wait inside the device would not end after one; and what was launched last may wait for a
-	 * communicator whose turn comes later. */
-	while (comm_work_busy(w)) {
-		TRY_NOW(comm_check(comm));
-		if (d->reports && !l->in_turns)
-			TRY_NOW(d->ops->stream_sync(d, stream));
-		if (comm_work_busy(w))
-			gantry_waiter_idle(&wait, UINT64_MAX);
-	}
+	if (comm_work_busy(w))
+		TRY_NOW(await_work(comm, w, stream));
 	if (w->ntimes)
 		comm_times_collect(comm, 0);
 	if (n > capacity) {

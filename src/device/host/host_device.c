@@ -176,23 +176,20 @@ static int is_held(struct gantry_stream *s)
 	return load_seq(&s->held) && !load_seq(&s->ending);
 }
 
-/* Until `target` items are done, or something holds the stream. */
-static void wait_until(struct gantry_stream *s, uint64_t target)
+/* 1: `target` items are done, or something holds the stream. */
+static int run_until(struct gantry_stream *s, uint64_t target)
 {
-	struct gantry_waiter w;
 	int stop;
 
-	if (load_seq(&s->done) >= target)
-		return;
-	gantry_waiter_init(&w, NULL);
-	do {
-		if (run_items(s, target, &stop) && !load_seq(&s->lazy)) {
-			store_seq(&s->lazy, 1);
-			gantry_eventcount_notify(&s->eventcount); /* it may sleep without an end */
-		}
-		if (load_seq(&s->done) >= target || is_held(s))
-			return;
-	} while (!gantry_waiter_brief(&w));
+	if (run_items(s, target, &stop) && !load_seq(&s->lazy)) {
+		store_seq(&s->lazy, 1);
+		gantry_eventcount_notify(&s->eventcount); /* it may sleep without an end */
+	}
+	return load_seq(&s->done) >= target || is_held(s);
+}
+
+static void sleep_until(struct gantry_stream *s, uint64_t target)
+{
 	stream_done_mu_lock(&s->done_mu);
 	for (;;) {
 		if (load_seq(&s->wake_at) > target)
@@ -202,6 +199,20 @@ static void wait_until(struct gantry_stream *s, uint64_t target)
 		mutex_wait(&s->done_cond, &s->done_mu);
 	}
 	stream_done_mu_unlock(&s->done_mu);
+}
+
+/* Until `target` items are done, or something holds the stream. */
+static void wait_until(struct gantry_stream *s, uint64_t target)
+{
+	struct gantry_waiter w;
+
+	if (load_seq(&s->done) >= target || run_until(s, target))
+		return;
+	gantry_waiter_init(&w, NULL);
+	while (!gantry_waiter_brief(&w))
+		if (run_until(s, target))
+			return;
+	sleep_until(s, target);
 }
 
 /* When the ring is full, half of it is let drain: one wait for many items. */

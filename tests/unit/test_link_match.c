@@ -767,6 +767,47 @@ static int exchange(struct tcp_link *l[2], uint8_t *out, uint8_t *in, size_t siz
 	return (int)(l[0]->tx.next_seq + l[1]->tx.next_seq - before);
 }
 
+/* Pieces that four bulk lanes carry of so many messages of 1 MiB, which are all posted before the first byte leaves. */
+static uint64_t pieces_of(int n)
+{
+	enum { MOST = 16 };
+	struct tcp_link *l[2];
+	uint8_t *from[MOST], *to[MOST];
+	void *sends[MOST], *recvs[MOST];
+	uint64_t pieces = 0;
+
+	pair_links(&(struct pair_config){.nlanes = 5, .inet = 1}, l);
+	for (int i = 0; i < n; i++) {
+		from[i] = message(MIB, (uint64_t)i);
+		to[i] = room(MIB);
+		recvs[i] = irecv(l[1], to[i], MIB, A);
+	}
+	progress(l, 4); /* the sender knows of the receives */
+	for (int i = 0; i < n; i++)
+		sends[i] = isend(l[0], from[i], MIB, A);
+	for (int i = 0; i < n; i++) {
+		wait_for(l, sends[i], NULL);
+		wait_for(l, recvs[i], NULL);
+		CHECK(memcmp(from[i], to[i], MIB) == 0);
+		free(from[i]);
+		free(to[i]);
+	}
+	for (int i = 1; i < 5; i++)
+		pieces += l[0]->lanes[i].tx.pieces;
+	done_with(l);
+	return pieces;
+}
+
+/* One message is cut for all lanes to have a part of it; of many that wait only the last are. */
+TEST(fewer_pieces_where_more_waits)
+{
+	uint64_t many = pieces_of(16);
+
+	CHECK_EQ(pieces_of(1), 4u);
+	CASE("%llu pieces of 16 messages", (unsigned long long)many);
+	CHECK(many >= 16 && many <= 16 + 3 * 4);
+}
+
 /* Large messages that go alone, several in a row, become eager; in a stream they are bulk messages. */
 TEST(alone)
 {

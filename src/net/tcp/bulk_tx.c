@@ -31,7 +31,7 @@
 #include "base/param.h"
 #include "net/tcp/link.h"
 
-enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
+enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_DEEP_MAX = 1 << 20, CHUNK_CRC_MAX = 1 << 20 };
 enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1 };
 enum { SPLICED_MESSAGE = 512 << 10 }; /* from this size on always */
 enum { SLOW_PAUSE_NS = 200000 };      /* a lane that was too slow for a piece is asked again after this */
@@ -43,6 +43,18 @@ void tcp_lane_lost(struct tcp_lane *lane)
 
 	store_relaxed(&lane->tx.dead, 1);
 	tcp_link_ending(lane, e);
+}
+
+/*
+ * A lane's share of all that waits, where lanes are alike: the more waits, the fewer messages have to be cut for every lane
+ * to have work. A cut costs a header, and a system call or three on either side: on a GPU machine one link of eight lanes
+ * moves 15 GB/s in pieces of 128 KiB and 25 in whole messages of 1 MiB, with 0.42 and 0.25 CPU seconds per GB.
+ */
+static uint64_t deep_share(const struct tcp_link *l)
+{
+	uint64_t share = load_relaxed(&l->tx.bulk_bytes) / (uint64_t)(l->nlanes - 1) / CHUNK_UNIT * CHUNK_UNIT;
+
+	return l->session.rails > 1 ? 0 : share < CHUNK_DEEP_MAX ? share : CHUNK_DEEP_MAX;
 }
 
 static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
@@ -61,6 +73,8 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 		chunk = CHUNK_SHARED_MAX;
 	if (l->session.rails == 1 && chunk < gantry_params()->chunk_min)
 		chunk = gantry_params()->chunk_min;
+	if (chunk < deep_share(l))
+		chunk = deep_share(l);
 	return chunk < max ? chunk : max;
 }
 

@@ -173,14 +173,18 @@ static int same_as_local(const struct gantry_addr *a, struct gantry_addr b)
 	return gantry_addr_same_host(a, &b);
 }
 
+int gantry_addr_is_loopback(const struct gantry_addr *a)
+{
+	return (a->sa.sa_family == AF_INET && ntohl(a->in.sin_addr.s_addr) >> 24 == 127) ||
+	       (a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr));
+}
+
 int gantry_addr_is_local(const struct gantry_addr *a)
 {
 	struct ifaddrs *all = NULL, *i;
 	int found = 0;
 
-	if (a->sa.sa_family == AF_INET && ntohl(a->in.sin_addr.s_addr) >> 24 == 127)
-		return 1;
-	if (a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr))
+	if (gantry_addr_is_loopback(a))
 		return 1;
 	if (a->sa.sa_family != AF_INET && a->sa.sa_family != AF_INET6)
 		return 0;

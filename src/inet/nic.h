@@ -101,6 +101,7 @@ void gantry_nic_of_addr(const struct gantry_addr *a, char ret_name[IFNAMSIZ]);
 
 /* 1 if the address belongs to this host (any interface of this network namespace, or 127/8, ::1). */
 int gantry_addr_is_local(const struct gantry_addr *a);
+int gantry_addr_is_loopback(const struct gantry_addr *a); /* one of the latter */
 
 /* Should a connection to `peer` be bound to this device? If the kernel would send by another one; not if packets for
  * this one may come in through another, because the socket would never see them. */

@@ -85,6 +85,18 @@ kill $pid
 wait $pid 2>/dev/null
 echo "ok: --forever"
 
+# Another host by its name only: packets to an address of this machine pass no NIC, so pages are spliced; to another one not.
+GANTRY_HOST_ID=one listen l net --port 4714
+GANTRY_HOST_ID=two ip netns exec "$a" timeout 280 "$gantry" perf net 10.79.0.1:4714 -b 4M -e 4M $few --calls >"$tmp/c.out" 2>"$tmp/c.err" ||
+	die "two names of a host: exit status $?"
+wait $pid || die "two names of a host: the listener's exit status is $?"
+like c.out '^# rank 0: [0-9]+ vmsplice$'
+GANTRY_HOST_ID=one listen l net --port 4714
+GANTRY_HOST_ID=two client c net 10.79.0.1:4714 -b 4M -e 4M $few --calls || die "two hosts: exit status $?"
+wait $pid || die "two hosts: the listener's exit status is $?"
+! grep -q vmsplice "$tmp/c.out" || die "pages are spliced towards another host"
+echo "ok: splicing where packets pass no NIC"
+
 # A busy port: the one that was there first stays.
 listen l net
 ip netns exec "$a" timeout 280 "$gantry" perf rx --listen >"$tmp/busy.out" 2>"$tmp/busy.err"

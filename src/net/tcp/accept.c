@@ -247,6 +247,7 @@ static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_he
 	snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&c->addr, text), c->shake.peer);
 	tcp_link_meet(l, &listener->rx_memory,
 		      &(struct tcp_peer){.host = h->host,
+					 .addr = &c->addr,
 					 .window = h->window,
 					 .eager_max = h->eager_max,
 					 .unpack = (enum wire_unpack)h->unpack,

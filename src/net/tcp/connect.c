@@ -256,6 +256,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 			 a->dial.shake.peer);
 		tcp_link_meet(l, &c->rx_memory,
 			      &(struct tcp_peer){.host = w->host,
+						 .addr = &to,
 						 .window = w->window,
 						 .eager_max = w->eager_max,
 						 .unpack = (enum wire_unpack)w->unpack,

@@ -209,6 +209,7 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link) REQUI
 /* The peer's properties from hello or welcome. */
 struct tcp_peer {
 	uint64_t host;
+	const struct gantry_addr *addr; /* lane 0's */
 	uint32_t window, eager_max;
 	enum wire_unpack unpack;
 	bool sealed; /* its lanes are, and so are ours */

@@ -130,11 +130,25 @@ static void take_seals(struct tcp_lane *lane, struct inet_seals *seals)
 	inet_seals_free(seals);
 }
 
+/* Packets to an address of this machine pass no NIC, whatever GANTRY_HOST_ID says of the hosts. */
+static bool passes_no_nic(const struct gantry_addr *to)
+{
+	const struct gantry_nic_list *nics = tcp_network.nics;
+
+	if (gantry_addr_is_loopback(to))
+		return true;
+	for (int i = 0; i < nics->count; i++)
+		for (int k = 0; k < nics->nics[i].naddrs; k++)
+			if (gantry_addr_same_host(&nics->nics[i].addrs[k], to))
+				return true;
+	return false;
+}
+
 void tcp_lane_tune(struct tcp_lane *lane, int fd, const struct gantry_addr *peer, const char *device)
 {
 	const struct tcp_link *l = lane->link;
 	struct sock_options o = {
-		.same_host = l->session.same_host,
+		.same_host = l->session.same_host || passes_no_nic(peer),
 		.traffic_class = l->session.traffic_class,
 		.timeout_ns = gantry_params()->timeout,
 		.zerocopy = load_relaxed(&l->tx.msg_zerocopy),
@@ -246,6 +260,7 @@ static uint32_t hasty_max(const struct tcp_link *l)
 void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer)
 {
 	const struct gantry_params *p = gantry_params();
+	bool near;
 
 	l->session.same_host = peer->host == tcp_network.host;
 	l->session.sealed = peer->sealed;
@@ -269,11 +284,11 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	agree_on_resume(l, peer->resume);
 	if (peer->sealed) /* what leaves is not the user's memory */
 		return;
-	store_relaxed(&l->tx.splice,
-		      tcp_io_engine->splice && (p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
-						(p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host)));
-	store_relaxed(&l->tx.msg_zerocopy, p->zerocopy == PARAM_ZEROCOPY_MSG ||
-						   (p->zerocopy == PARAM_ZEROCOPY_AUTO && !l->session.same_host));
+	near = l->session.same_host || passes_no_nic(peer->addr);
+	store_relaxed(&l->tx.splice, tcp_io_engine->splice && (p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
+							       (p->zerocopy == PARAM_ZEROCOPY_AUTO && near)));
+	store_relaxed(&l->tx.msg_zerocopy,
+		      p->zerocopy == PARAM_ZEROCOPY_MSG || (p->zerocopy == PARAM_ZEROCOPY_AUTO && !near));
 }
 
 void tcp_link_drop_rx(struct tcp_link *l)

@@ -12,7 +12,7 @@
  * Where ranks are more than the cores of their host, messages and bytes cost as many times more, messages over TCP also
  * what the kernel does for them, since no core does that beside the ranks, and a hop waits until its receiver gets a core.
  * There direct2 cuts the buffer into few parts: with one, a rank reduces for all, in as few messages as can be. On a GPU
- * bytes are shared by the channels.
+ * channels share the bytes, as far as the network that is common to them is not the limit.
  *
  * All ranks must choose alike, so everything is computed from what is the same on all of them, and in integers: no two
  * compilers round differently. Amounts are taken once from the plans of some ranks, which are the same for every rank
@@ -34,13 +34,15 @@ struct link_cost {
 	uint32_t message; /* ns of a rank, to send or to receive one */
 	uint32_t move;	  /* ps per byte, sent here and received there */
 	uint32_t add;	  /* ps per byte */
+	uint32_t wire;	  /* on a GPU: ps per byte as with move, however many channels there are */
 };
 
 /*
  * CPU rows: two Neoverse-N1 cores, 2 and 4 ranks, `gantry perf all_reduce` with each algorithm and protocol forced, 8 B
  * to 2 MiB, least of 20 or 30 calls (docs/design/0019-collectives.md has the table). COLL_LINK_GPU: 2 and 4 ranks on one
- * H200, 1 KiB to 4 MiB, each algorithm and protocol with 1 to 32 channels (bench/results/2026-11-16-h200-sweep.md). The
- * other GPU rows are starting points after NCCL's model, not measured.
+ * H200, 1 KiB to 4 MiB, each algorithm and protocol with 1 to 32 channels (bench/results/2026-11-16-h200-sweep.md).
+ * COLL_LINK_GPU_NET: the same machine over loopback, 1 KiB to 64 MiB (bench/results/2026-11-18-h200-engine.md); LL128 is not
+ * there, since lines do not stay whole. COLL_LINK_GPU_HOST is a starting point after NCCL's model, not measured.
  */
 static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40},
@@ -55,9 +57,9 @@ static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5},
 				[GANTRY_PROTO_LL] = {2500, 300, 300, 5},
 				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5}},
-	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {25000, 4000, 250, 5},
-			       [GANTRY_PROTO_LL] = {20000, 3000, 700, 5},
-			       [GANTRY_PROTO_LL128] = {20000, 3000, 400, 5}},
+	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, .wire = 54},
+			       [GANTRY_PROTO_LL] = {8000, 6500, 2000, 5, .wire = 2000},
+			       [GANTRY_PROTO_LL128] = {8000, 6500, 2000, 5, .wire = 2000}},
 };
 enum {
 	BEGIN_CPU = 450,      /* ns: a call, without its hops */
@@ -66,6 +68,7 @@ enum {
 	GET_CORE_NET = 5000,  /* over TCP, where a hop's own time is longer; fitted with the next one */
 	CROWD_MESSAGE = 2700, /* ns more for a message over TCP where ranks share cores */
 	CROWD_PART = 32768,   /* bytes of a part there at least, by direct2 */
+	WIRE_CORES = 8,	      /* that a rank on a GPU keeps busy when its network is: with fewer, bytes cost more */
 };
 
 static bool on_gpu(const struct coll_limits *l)
@@ -139,18 +142,26 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 /* ---- a choice and its cost ---- */
 
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
-enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, PART_LONG = 4 * SLICE_NET_LONG };
+enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, PART_LONG = 4 * SLICE_NET_LONG, DEEP_SLICES = 4 };
 
 /*
  * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same
  * time. Otherwise each part is at every rank at some time: one piece, if it is small; else slices that are still in the
  * cache when they are reduced, and chunks of two, one of which is moved while the other is worked on. 128 KiB are best
- * in shared memory. Over TCP a message more costs more than what the cache saves. docs/design/0021 has measurements.
+ * in shared memory. Over TCP a message more costs more than what the cache saves. docs/design/0021 has measurements. Between
+ * a GPU and the network a slice passes six threads and back, so four of them are on their way (docs/design/0039).
  */
+static bool on_gpu_net(const struct coll_model *m)
+{
+	return on_gpu(&m->limits) && (m->topo->nhosts > 1 || m->limits.local == COLL_LINK_GPU_NET);
+}
+
 static uint32_t slice_for(const struct coll_model *m, uint64_t part)
 {
-	if (on_gpu(&m->limits))
+	if (on_gpu(&m->limits) && !on_gpu_net(m))
 		return SLICE_GPU;
+	if (on_gpu(&m->limits))
+		return part >= PART_LONG ? SLICE_NET_LONG : SLICE_NET;
 	if (m->limits.local != COLL_LINK_CPU_NET)
 		return SLICE_CPU;
 	return part >= PART_LONG ? SLICE_NET_LONG : SLICE_NET;
@@ -169,7 +180,7 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 {
 	uint32_t hops = a->hops.local + a->hops.net, most = GANTRY_STEPS / coll_algos[c->algo]->chunks;
 	uint64_t part = bytes / c->channels / parts_of(a, bytes, c), step = part / (2 * hops + 1);
-	uint32_t slice = slice_for(m, part);
+	uint32_t slice = slice_for(m, part), deep;
 
 	c->slice_steps = c->chunk_steps = 1;
 	most = most < 4 ? most : 4;
@@ -183,12 +194,13 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 		c->step_bytes = c->step_bytes < slice ? c->step_bytes : slice;
 		while (c->slice_steps < most && 2 * c->slice_steps * c->step_bytes <= slice)
 			c->slice_steps *= 2;
-		c->chunk_steps = 2 * c->slice_steps < most ? 2 * c->slice_steps : most;
+		deep = c->slice_steps * (on_gpu_net(m) ? DEEP_SLICES : 2);
+		c->chunk_steps = deep < most ? deep : most;
 	}
 }
 
 /* Between kernels on GPUs a channel more costs next to nothing; elsewhere it is one more for a CPU to serve. */
-enum { CHANNEL_GPU_SIMPLE = 32768, CHANNEL_GPU_LINES = 4096 };
+enum { CHANNEL_GPU_SIMPLE = 32768, CHANNEL_GPU_LINES = 4096, CHANNEL_GPU_NET = 262144 };
 
 static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto, uint64_t bytes)
 {
@@ -196,7 +208,9 @@ static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto,
 	uint64_t least = gantry_params()->split_min,
 		 gpu = proto == GANTRY_PROTO_SIMPLE ? CHANNEL_GPU_SIMPLE : CHANNEL_GPU_LINES, n;
 
-	if (m->topo->nhosts == 1 && l->local == COLL_LINK_GPU)
+	if (on_gpu_net(m))
+		gpu = CHANNEL_GPU_NET;
+	if (on_gpu_net(m) || (m->topo->nhosts == 1 && l->local == COLL_LINK_GPU))
 		least = gpu < least ? gpu : least;
 	n = bytes / least;
 	return n < 1 ? 1 : n < l->channels ? n : l->channels;
@@ -206,6 +220,22 @@ static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto,
 static uint64_t turn_cost(enum coll_link link, const struct link_cost *c)
 {
 	return link == COLL_LINK_CPU_NET || link == COLL_LINK_GPU_NET ? c->hop / 2 : 0;
+}
+
+/* ps of bytes that a rank sends or receives: half of what moving them costs, the rest is the other rank's. */
+static uint64_t move_cost(const struct coll_limits *l, const struct link_cost *c, uint64_t bytes, uint32_t channels)
+{
+	uint64_t each = on_gpu(l) ? c->move / channels : c->move, wire = c->wire;
+
+	if (l->cores && l->cores < WIRE_CORES)
+		wire = wire * WIRE_CORES / l->cores;
+	return bytes * (each > wire ? each : wire) / 2;
+}
+
+/* ps of a message, on all channels: a network serves them one after the other. */
+static uint64_t message_cost(const struct link_cost *c, uint32_t channels)
+{
+	return 1000ull * c->message * (c->wire ? channels : 1);
 }
 
 /* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */
@@ -222,12 +252,12 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 	uint32_t hops = a->hops.local + a->hops.net;
 	bool all_tcp = l->local == COLL_LINK_CPU_NET;
 
-	messages = 1000ull * pieces * (a->moved[0] * local->message + a->moved[1] * net->message);
-	/* A message is sent by one and received by another: half of its bytes' cost each. */
-	move = part * (a->moved[0] * local->move + a->moved[1] * net->move) / 2 + part * a->added * local->add;
-	if (on_gpu(l)) {
-		move /= c->channels;
-	} else if (l->crowd > COLL_CROWD) {
+	messages = pieces *
+		   (a->moved[0] * message_cost(local, c->channels) + a->moved[1] * message_cost(net, c->channels));
+	move = move_cost(l, local, part * a->moved[0], c->channels) +
+	       move_cost(l, net, part * a->moved[1], c->channels) +
+	       part * a->added * local->add / (on_gpu(l) ? c->channels : 1);
+	if (!on_gpu(l) && l->crowd > COLL_CROWD) {
 		if (all_tcp)
 			messages += 1000ull * pieces * CROWD_MESSAGE * (a->moved[0] + a->moved[1]);
 		messages = messages * l->crowd / COLL_CROWD * parts / a->parts;

@@ -19,14 +19,23 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return b && b < a ? b : a;
 }
 
+uint32_t comm_coll_step_net(const struct gantry_comm *comm)
+{
+	const struct gantry_params *p = gantry_params();
+	uint64_t step = p->coll_step ? p->coll_step : gantry_traits(comm->device)->coll_step;
+
+	if (*p->transport_libs) /* of transports from elsewhere nothing is known */
+		step = least(least(step, p->shm_step), p->p2p_step);
+	return (uint32_t)least(step, p->net_step / 2); /* a slice of two steps is one message */
+}
+
 void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info)
 {
 	const struct gantry_params *p = gantry_params();
-	uint64_t step = p->coll_step;
+	uint64_t step = comm_coll_step_net(comm);
 
 	if (strcmp(comm->transport, "net") != 0)
 		step = least(least(step, p->shm_step), p->p2p_step);
-	step = least(step, p->net_step / 2); /* a slice of two steps is one message */
 	info->coll_step = (uint32_t)step;
 	info->cpus = (uint32_t)gantry_wait_limits()->cpus;
 	info->coll_protos = 1u << GANTRY_PROTO_SIMPLE;
@@ -73,6 +82,21 @@ out:
 	return r;
 }
 
+/* What all ranks use: each takes it for its own from here on. Where no two of them share a host, only the network's counts. */
+static uint32_t agree_on_step(const struct gantry_comm *comm)
+{
+	const struct comm_coll *c = comm->coll;
+	uint32_t step = UINT32_MAX;
+
+	for (int i = 0; i < comm->nranks; i++)
+		step = (uint32_t)least(step, comm->infos[i].coll_step);
+	if (c->topo.nhosts == comm->nranks)
+		step = c->step_net;
+	for (int i = 0; i < comm->nranks; i++)
+		comm->infos[i].coll_step = step;
+	return step;
+}
+
 /* What connects ranks of a host, as all ranks see it. */
 static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 {
@@ -84,17 +108,18 @@ static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 		gpu |= comm->infos[i].device_kind != GANTRY_DEVICE_HOST;
 		same &= strcmp(comm->infos[i].bus_id, comm->infos[0].bus_id) == 0;
 	}
+	shared &= comm->coll->topo.nhosts < comm->nranks;
 	l->remote = gpu ? COLL_LINK_GPU_NET : COLL_LINK_CPU_NET;
 	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : same ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
 }
 
-/* Ranks per core of the fullest host. */
-static uint32_t find_crowd(const struct gantry_comm *comm)
+/* Of the fullest host: ranks per core, and cores per rank. */
+static void find_crowd(const struct gantry_comm *comm, struct coll_limits *limits)
 {
 	const struct comm_coll *c = comm->coll;
 	const struct coll_topo *t = &c->topo;
-	uint32_t crowd = COLL_CROWD;
 
+	limits->crowd = COLL_CROWD;
 	for (int h = 0; h < t->nhosts; h++) {
 		uint32_t ranks = 0, cpus = UINT32_MAX;
 
@@ -103,36 +128,35 @@ static uint32_t find_crowd(const struct gantry_comm *comm)
 				ranks++;
 				cpus = (uint32_t)least(cpus, comm->infos[c->order[i]].cpus);
 			}
-		if (ranks * COLL_CROWD / cpus > crowd)
-			crowd = ranks * COLL_CROWD / cpus;
+		if (ranks * COLL_CROWD / cpus > limits->crowd)
+			limits->crowd = ranks * COLL_CROWD / cpus;
+		limits->cores = (uint32_t)least(cpus / ranks ? cpus / ranks : 1, limits->cores);
 	}
-	return crowd;
 }
 
 gantry_result comm_coll_init(struct gantry_comm *comm)
 {
 	struct comm_coll *c = comm->coll;
 	struct coll_limits limits = {0}, *l = &limits;
-	uint32_t step = UINT32_MAX, protos = UINT32_MAX;
+	uint32_t protos = UINT32_MAX;
 	int whole_lines = 1;
 
 	TRY_NOW(make_topo(comm));
 	for (int i = 0; i < comm->nranks; i++) {
 		const struct gantry_peer_info *info = &comm->infos[i];
 
-		step = info->coll_step < step ? info->coll_step : step;
 		protos &= info->coll_protos;
 		whole_lines &= info->device_kind == GANTRY_DEVICE_HOST;
 	}
 	/* Lines of LL128 arrive whole between CPUs, and within a GPU. */
 	whole_lines |= comm_shares_gpu(comm);
 	l->channels = (uint32_t)comm->nchannels;
-	l->step_bytes[GANTRY_PROTO_SIMPLE] = step;
+	l->step_bytes[GANTRY_PROTO_SIMPLE] = agree_on_step(comm);
 	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? GANTRY_ENDS_LL_STEP : 0;
 	l->step_bytes[GANTRY_PROTO_LL128] =
 		whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? GANTRY_ENDS_LL128_STEP : 0;
 	find_links(comm, l);
-	l->crowd = find_crowd(comm);
+	find_crowd(comm, l);
 	l->network = c->collnet;
 	l->reducers = *gantry_params()->reducers != 0;
 	TRY_NOW(comm_collnet_init(comm));

@@ -190,6 +190,7 @@ struct card {
 	struct gantry_peer_info info;
 	struct gantry_addr addr; /* at which its process can have a hub */
 	uint64_t settings;
+	uint32_t step_net, pad; /* comm_coll_step_net */
 };
 
 struct settings {
@@ -340,6 +341,7 @@ static int default_channels(const struct gantry_comm *comm)
 static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, struct card *all, int *ret_differ)
 {
 	*ret_differ = 0;
+	comm->coll->step_net = mine->step_net;
 	for (int i = 0; i < comm->nranks; i++) {
 		struct gantry_peer_info *info = &all[i].info;
 
@@ -351,6 +353,8 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 		info->bus_id[sizeof(info->bus_id) - 1] = 0;
 		comm->infos[i] = *info;
 		comm->life.addrs[i] = all[i].addr;
+		if (all[i].step_net && all[i].step_net < comm->coll->step_net)
+			comm->coll->step_net = all[i].step_net;
 		/* First: another version may have other parameters. */
 		if (strcmp(mine->info.version, all[i].info.version))
 			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, but rank %d runs %s", i,
@@ -371,6 +375,7 @@ static gantry_result agree_on_cards(struct gantry_comm *comm)
 
 	ASSERT(comm->ctl && !comm->infos && !comm->peers);
 	own_info(comm, &mine.info);
+	mine.step_net = comm_coll_step_net(comm);
 	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, comm->life.channels, &settings, names));
 	mine.settings = hash_settings(&settings);

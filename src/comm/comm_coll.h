@@ -47,6 +47,7 @@ struct comm_coll {
 	uint32_t held;	/* small.c's: a call uses the connections without the proxy; atomic, release */
 	struct comm_note notes[COMM_NOTES]; /* by number */
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
+	uint32_t step_net;		    /* bytes of a step that the networks of all ranks hold */
 	int collnet;			    /* the transport of that name is asked for */
 	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
 	int warned;			    /* the same: the log says that a type or operation is missing */
@@ -83,6 +84,8 @@ static inline struct comm_conn *comm_coll_conn(const struct gantry_comm *comm, c
 gantry_result comm_coll_make(struct gantry_comm *comm);
 gantry_result comm_coll_init(struct gantry_comm *comm);
 void comm_coll_free(struct gantry_comm *comm);
+/* Bytes of a step of Simple that this rank can have where all peers are reached over the network. */
+uint32_t comm_coll_step_net(const struct gantry_comm *comm);
 /* What this rank can do, for its peer info. */
 void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info);
 /* comm_needs of a collective. */

@@ -18,6 +18,7 @@ const struct gantry_device_traits *gantry_traits_of_kind(int kind)
 						.channels = 1,
 						.p2p_step = 128u << 10,
 						.net_step = 4u << 20,
+						.coll_step = 256u << 10,
 						.dmabuf_why =
 							"host memory is exported through /dev/udmabuf, which cannot be "
 							"opened",
@@ -25,9 +26,11 @@ const struct gantry_device_traits *gantry_traits_of_kind(int kind)
 			[GANTRY_DEVICE_CUDA] = {.needs_own_copy = true,
 						.calls_may_wait = true,
 						.has_own_clock = true,
+						.link_per_channel = true,
 						.channels = 8,
 						.p2p_step = 512u << 10,
-						.net_step = 512u << 10,
+						.net_step = 1u << 20,
+						.coll_step = 512u << 10,
 						.dmabuf_why = "the GPU driver cannot export dma-buf",
 						.dmabuf_help = "NVIDIA's open kernel modules, CUDA 11.7 or later"},
 		};

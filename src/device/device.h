@@ -87,8 +87,9 @@ struct gantry_device_traits {
 	bool calls_may_wait;   /* getting and returning memory may wait for kernels that run */
 	bool has_own_clock;    /* times that kernels take are not the CPU's */
 	bool ll128_host;       /* its kernels see a line of host memory in order */
+	bool link_per_channel; /* its kernels keep more threads of a network busy than one connection can */
 	int channels;	       /* of a communicator, where no parameter says how many */
-	uint32_t p2p_step, net_step; /* bytes of a transport's step, the same */
+	uint32_t p2p_step, net_step, coll_step; /* bytes of a step of these transports and of collectives, the same */
 	/* Where dmabuf is 0: the reason, and what would help. */
 	const char *dmabuf_why, *dmabuf_help;
 };

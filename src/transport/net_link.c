@@ -179,6 +179,20 @@ static gantry_result start_network(struct net_context *x, const struct gantry_ne
 	return r;
 }
 
+/*
+ * Between GPUs each channel has a link of its own, as in NCCL: on an H200, 8 channels on 8 links of 4 lanes each move 128 MiB
+ * 1.5 times as fast as on one link of 8 lanes, whose mutex and control lane all threads share. With many ranks the sockets
+ * would be too many (16 links to each peer).
+ */
+enum { LINK_PER_CHANNEL_RANKS = 16 };
+
+static bool has_link_per_channel(const struct gantry_connector *c, const struct gantry_peer_info *side)
+{
+	if (gantry_params()->net_links != PARAM_NET_LINKS_AUTO)
+		return gantry_params()->net_links == PARAM_NET_LINKS_CHANNEL;
+	return c->nranks <= LINK_PER_CHANNEL_RANKS && gantry_traits_of_kind(side->device_kind)->link_per_channel;
+}
+
 gantry_result net_context_get(const struct gantry_connector *c, struct net_context **ret_context)
 {
 	gantry_result r = GANTRY_OK;
@@ -191,7 +205,7 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 					   .unpack = c->standing ? GANTRY_NET_UNPACK_OFF : GANTRY_NET_UNPACK_PARAM,
 					   .device = device,
 					   .own_reports = 1,
-					   .carries_all = 1,
+					   .carries_all = !has_link_per_channel(c, c->me),
 					   .standing_receives = c->standing};
 
 	contexts_mu_lock(&contexts_mu_one);
@@ -270,7 +284,8 @@ static gantry_result create_link(struct gantry_connector *c, struct net_link **r
 	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. With
 	 * UNPACK receives have one buffer each, and lists in posting order. */
 	l->tagged = l->context->net == gantry_net_tcp() && !l->context->unpack;
-	l->shared = l->tagged && l->context->props.max_recvs > 1 && c->nchannels > 1;
+	l->shared = l->tagged && l->context->props.max_recvs > 1 && c->nchannels > 1 &&
+		    !(has_link_per_channel(c, c->me) && has_link_per_channel(c, c->peer));
 	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
 	*ret_link = l;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # Nothing is built for collectives that they do not take: every mode, protocol and algorithm, slices and chunks of several steps,
-# UNPACK, a pool that channels and peers share, grouped receives, rails of two NICs. The product's own counters say so (`mode`, `proto`, `algo`
+# UNPACK, a pool that channels and peers share, grouped receives, a link per channel, rails of two NICs. The product's own counters say so (`mode`, `proto`, `algo`
 # and `paths` in the rows of `gantry perf --json`, and the report of a communicator), and the results are right.
 . "$(dirname "$0")/lib.sh"
 clean_environment
@@ -45,6 +45,10 @@ took paths chunks $all_reduce --transport shm --proto simple -b 4M -e 4M
 several="GANTRY_PTR=0 GANTRY_NET_STEP=64k GANTRY_SPLIT_MIN=64k $gantry perf all_to_all --ranks 3 --channels 3 --transport net"
 took paths mixed $several -b 6M -e 6M
 took paths grouped $several -b 6M -e 6M
+took paths mixed GANTRY_NET_LINKS=channel $several -b 6M -e 6M
+like out '"paths": "[a-z+]*"'
+! grep -q grouped "$tmp/out" || die "channels with links of their own have no receives in common"
+took algo ring GANTRY_NET_LINKS=channel GANTRY_PTR=0 GANTRY_SPLIT_MIN=64k $all_reduce --channels 4 --algo ring --transport net -b 4M -e 4M
 
 need_netns exec
 n=gantry-paths-$$

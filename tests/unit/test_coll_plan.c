@@ -1041,10 +1041,11 @@ TEST(rings_enter_a_host_once)
 /* ---- choices ---- */
 
 static const struct coll_limits some_limits[] = {
-	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, false, false},
-	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, false, false},
-	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, false, false},
-	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, false, false},
+	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, false, false},
+	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, 1, false, false},
+	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, false, false},
+	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, 8, false, false},
+	{8, {524288, 8192, 0}, COLL_LINK_GPU_NET, COLL_LINK_GPU_NET, COLL_CROWD, 8, false, false},
 };
 
 static void check_choice(const struct coll_limits *l, enum coll_kind kind, const struct coll_choice *c)
@@ -1114,6 +1115,78 @@ TEST(choices_are_sane)
 	CHECK_EQ(choose(cpu, COLL_ALL_GATHER, 64 * 8).algo, COLL_PAT);
 	set_hosts(32, 8, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).algo, COLL_HIER);
+	network = true;
+}
+
+/* Between a GPU and the network four slices are on their way, in messages that are worth a system call. */
+TEST(gpus_over_the_network)
+{
+	const struct coll_limits *l = &some_limits[4];
+	struct coll_choice c;
+
+	network = false;
+	set_hosts(2, 1, 0);
+	CHECK_EQ(choose(l, COLL_ALL_REDUCE, 1024).proto, GANTRY_PROTO_LL);
+	CHECK_EQ(choose(l, COLL_ALL_REDUCE, 256 << 10).channels, 1u);
+	CHECK_EQ(choose(l, COLL_ALL_REDUCE, 1 << 20).channels, 4u);
+	c = choose(l, COLL_ALL_REDUCE, 128 << 20);
+	CHECK_EQ(c.algo, COLL_DIRECT);
+	CHECK_EQ(c.channels, 8u);
+	CHECK_EQ(c.slice_steps * c.step_bytes, 512u << 10);
+	CHECK_EQ(c.chunk_steps * c.step_bytes, 2u << 20);
+	set_hosts(4, 1, 0); /* three times the bytes */
+	CHECK_EQ(choose(l, COLL_ALL_REDUCE, 64 << 20).algo, COLL_RING);
+	network = true;
+}
+
+/* us that the model gives a call by this algorithm on ranks of a host each, with so many cores. */
+static double estimate(int ranks, uint32_t cores, const char *algo, const char *proto, uint64_t bytes)
+{
+	struct coll_limits l = some_limits[4];
+	const struct coll_ask ask = {COLL_ALL_REDUCE, false, bytes};
+	struct coll_choice c;
+	struct coll_model m;
+
+	l.cores = cores;
+	set_hosts(ranks, 1, 0);
+	set_params("GANTRY_ALGO", algo, "GANTRY_PROTO", proto);
+	const struct coll_topo topo = {0, w.n, w.nhosts, w.host, false};
+
+	coll_model_init(&topo, &l, &m);
+	CHECK_OK(coll_choose(&m, &ask, &c));
+	set_params("GANTRY_ALGO", NULL, "GANTRY_PROTO", NULL);
+	return (double)m.kinds[COLL_ALL_REDUCE].cost / 1e6;
+}
+
+/* What an H200 with 16 cores has measured (bench/results/2026-11-18-h200-engine.md), us: the model is within a factor. */
+TEST(model_of_gpus_over_the_network)
+{
+	enum { SIZES = 7 };
+	static const uint64_t sizes[SIZES] = {1 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+	static const struct {
+		int ranks;
+		const char *algo, *proto;
+		int us[SIZES];
+	} measured[] = {
+		{2, "direct", "simple", {55, 74, 120, 202, 536, 1600, 4891}},
+		{2, "direct2", "simple", {89, 101, 212, 300, 608, 1567, 5080}},
+		{2, "ring", "simple", {84, 105, 188, 313, 646, 1704, 5292}},
+		{2, "direct", "ll", {36, 175, 663, 1885, 8493, 31713, 128671}},
+		{4, "direct", "simple", {101, 167, 320, 762, 2433, 9143, 29726}},
+		{4, "direct2", "simple", {199, 250, 307, 689, 1544, 4777, 17714}},
+		{4, "ring", "simple", {207, 274, 358, 590, 1783, 4217, 12890}},
+	};
+
+	network = false;
+	for (size_t i = 0; i < TEST_COUNT(measured); i++)
+		for (int k = 0; k < SIZES; k++) {
+			double us = estimate(measured[i].ranks, 16u / (uint32_t)measured[i].ranks, measured[i].algo,
+					     measured[i].proto, sizes[k]);
+
+			CASE("%d ranks, %s, %s, %llu bytes: %d us, estimated %.0f", measured[i].ranks, measured[i].algo,
+			     measured[i].proto, (unsigned long long)sizes[k], measured[i].us[k], us);
+			CHECK(us < 1.5 * measured[i].us[k] && measured[i].us[k] < 1.5 * us);
+		}
 	network = true;
 }
 

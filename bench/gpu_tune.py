@@ -23,11 +23,12 @@ import torch.distributed as dist
 KIB, MIB = 1 << 10, 1 << 20
 CALLS = {KIB: 400, 64 * KIB: 300, 256 * KIB: 200, MIB: 200, 4 * MIB: 100, 16 * MIB: 50, 128 * MIB: 12}
 SOCKET = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none"}
+PRELOAD = "LD_PRELOAD"
 BEST = dict(SOCKET, NCCL_SOCKET_NTHREADS="2", NCCL_NSOCKS_PERTHREAD="2")
 
 
 def series(part, plugin):
-    """{label: environment} of a part."""
+    """{label: environment} of a part. With LD_PRELOAD the ranks are children of a process that begins with it."""
     ours = {"NCCL_NET_PLUGIN": plugin, "NCCL_NET": "gantry"}
 
     def tune(value, **more):
@@ -47,12 +48,18 @@ def series(part, plugin):
         by_hand = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_NET_GDR_READ": "0", "NCCL_PAT_ENABLE": "0", "NCCL_MIN_NCHANNELS": "8",
                    "NCCL_NTHREADS": "512", "CUDA_MODULE_LOADING": "EAGER"}
         sets = {"host": ours, "unpack": dict(ours, **unpack), "by hand": tune("off", **unpack, **by_hand)}
+    dropin = {PRELOAD: os.path.join(os.path.dirname(plugin), "libnccl.so.2"), "GANTRY_TRANSPORT": "net"}
+    if part in ("dropin", "train"):
+        sets = dict({} if part == "dropin" else sets, gantry=ours, dropin=dropin)
     if part == "variants":
         sets = {"socket2x2": BEST, "gantry": ours}
         for word in os.environ["VARIANTS"].split():
             label, _, settings = word.partition(":")
             env = dict(s.split("=", 1) for s in settings.split(","))
             channels = env.pop("channels", None)
+            if env.pop("dropin", None):
+                sets[label] = dict(dropin, **env)
+                continue
             if channels:
                 env.update(GANTRY_TUNE="off", NCCL_PROTO="Simple", NCCL_MIN_NCHANNELS=channels, NCCL_MAX_NCHANNELS=channels)
             sets[label] = dict(ours, **env)
@@ -149,6 +156,13 @@ def fork_rank(rank, *rest):
     return pid
 
 
+def run_apart(args, label, preload):
+    """As run_ranks, in a process of its own: this one has loaded NCCL already."""
+    command = [sys.executable] + sys.argv + ["--one", label]
+    done = subprocess.run(command, env=dict(os.environ, **{PRELOAD: preload}), stdout=subprocess.PIPE, text=True, timeout=args.each + 60)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
 def run_ranks(args, env):
     """The rows of rank 0, or None."""
     result = os.path.join(args.scratch, "result")
@@ -192,12 +206,13 @@ def show(rows, args, raw):
     if raw:
         print("raw TCP, 4 streams per direction: %.2f GB/s (%s)" % (statistics.median(raw), " ".join("%.2f" % r for r in raw)))
     labels = list(dict.fromkeys(r["label"] for r in rows))
-    best = "socket" in labels or "socket2x2" in labels
-    print("%d ranks; median, p99, worst in us; GB/s bus bandwidth by the median; to Socket's best" % args.ranks)
+    peers = ["gantry"] if args.part == "dropin" else [l for l in labels if l.startswith("socket")]
+    print("%d ranks; median, p99, worst in us; GB/s bus bandwidth by the median; ratio to %s" %
+          (args.ranks, "stock NCCL" if args.part == "dropin" else "Socket's best"))
     for size in list(dict.fromkeys(r["bytes"] for r in rows)):
         of = {l: sorted(u for r in rows if r["label"] == l and r["bytes"] == size for u in r["us"]) for l in labels}
         medians = {l: statistics.median(us) for l, us in of.items() if us}
-        base = min((medians[l] for l in medians if l.startswith("socket")), default=None) if best else None
+        base = min((medians[l] for l in medians if l in peers), default=None)
         for l, us in of.items():
             if not us:
                 continue
@@ -216,7 +231,7 @@ def show(rows, args, raw):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("part", choices=["compare", "sweep", "variants", "unpack", "train", "choices"])
+    p.add_argument("part", choices=["compare", "sweep", "variants", "unpack", "dropin", "train", "choices"])
     p.add_argument("plugin")
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)
@@ -225,6 +240,7 @@ def main():
     p.add_argument("--each", type=float, default=60, help="seconds after which the ranks of one series are killed")
     p.add_argument("--limit", type=float, default=500, help="seconds after which no further series begins")
     p.add_argument("--raw", default="", help="raw_streams")
+    p.add_argument("--one", default="", help="this series once; its rows as JSON on stdout")
     p.add_argument("--scratch", required=True)
     p.add_argument("--out", default="/dev/null")
     args = p.parse_args()
@@ -232,6 +248,10 @@ def main():
     if args.part == "choices":
         args.rounds = 1
     sets = {l: e for l, e in series(args.part, args.plugin).items() if not args.only or l in args.only.split(",")}
+    if args.one:
+        rows = run_ranks(args, sets[args.one])
+        print(json.dumps(rows))
+        return 0 if rows else 1
     begin, rows, raw = time.monotonic(), [], []
     out = open(args.out, "a")
     for k in range(args.rounds):
@@ -245,7 +265,8 @@ def main():
                 print("round %d: no time for %s" % (k + 1, label), flush=True)
                 continue
             t0 = time.monotonic()
-            got = run_ranks(args, sets[label])
+            env = sets[label]
+            got = run_apart(args, label, env[PRELOAD]) if PRELOAD in env else run_ranks(args, env)
             print("round %d %s: %.1f s" % (k + 1, label, time.monotonic() - t0), file=sys.stderr, flush=True)
             if got is None:
                 print("round %d: %s failed" % (k + 1, label), flush=True)
@@ -257,6 +278,7 @@ def main():
                 out.write(json.dumps(rows[-1]) + "\n")
             out.flush()
     show(rows, args, raw)
+    return 0
 
 
-main()
+sys.exit(main())

@@ -5,14 +5,15 @@
 # usage: bench/gpu_tune.sh PART [RANKS] [ROUNDS] [FILE]
 #   compare   Socket, Socket 2 x 2, Gantry as it is and with GANTRY_TUNE=off, raw TCP; OLD_PLUGIN=FILE adds a series
 #   sweep     channels x protocol, nothing tuned
-#   variants  VARIANTS="LABEL:NAME=VALUE,NAME=VALUE LABEL:..." beside Socket 2 x 2 and Gantry as it is; channels=N stands for that many, Simple
+#   variants  VARIANTS="LABEL:NAME=VALUE,NAME=VALUE LABEL:..." beside Socket 2 x 2 and Gantry as it is; channels=N stands for that many, Simple; dropin=1: as dropin
 #   unpack    GANTRY_UNPACK=emulated beside the same plugin without it
+#   dropin    Gantry's libnccl.so.2 over its network beside stock NCCL over the plugin
 #   train     steps of a transformer under DDP and FSDP
 #   choices   algorithm, protocol and channels that NCCL takes at each size
 # SIZES=LIST and ONLY=LABELS (both separated by commas) take less.
 . "$(dirname "$0")/../tests/gpu/lib_gpu.sh"
 need_nccl
-part=${1:?a part: compare, sweep, variants, unpack, train, choices} ranks=${2:-2} rounds=${3:-5} out=${4:-/dev/null}
+part=${1:?a part: compare, sweep, variants, unpack, dropin, train, choices} ranks=${2:-2} rounds=${3:-5} out=${4:-/dev/null}
 raw=()
 if [ "$part" = compare ]; then
 	cc -O2 -D_GNU_SOURCE -pthread -I "$SOURCE_DIR/tools" -o "$scratch/raw_streams" "$SOURCE_DIR"/{bench/raw_streams,tools/common/raw_tcp}.c || exit 1

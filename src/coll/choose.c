@@ -142,7 +142,7 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 /* ---- a choice and its cost ---- */
 
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
-enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, PART_LONG = 4 * SLICE_NET_LONG, DEEP_SLICES = 4 };
+enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, DEEP_SLICES = 4 };
 
 /*
  * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same
@@ -161,10 +161,10 @@ static uint32_t slice_for(const struct coll_model *m, uint64_t part)
 	if (on_gpu(&m->limits) && !on_gpu_net(m))
 		return SLICE_GPU;
 	if (on_gpu(&m->limits))
-		return part >= PART_LONG ? SLICE_NET_LONG : SLICE_NET;
+		return part >= 4 * SLICE_NET_LONG ? SLICE_NET_LONG : SLICE_NET;
 	if (m->limits.local != COLL_LINK_CPU_NET)
 		return SLICE_CPU;
-	return part >= PART_LONG ? SLICE_NET_LONG : SLICE_NET;
+	return part >= SLICE_NET_LONG ? SLICE_NET_LONG : SLICE_NET;
 }
 
 /* Parts that are not empty. */

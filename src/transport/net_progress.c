@@ -24,12 +24,14 @@
  * ahead could fill it and keep out the message that another channel's kernel waits for, or that a grouped receive of
  * both does. Therefore an operation takes an eager tag only if such operations of all channels fit in the window
  * together. (In a collective those of later calls are behind them, those of earlier calls have been received.) Others
- * take a tag whose messages wait for their receive. Send and recv have one tag for all sizes where channels share
+ * take a tag whose messages wait for their receive. A channel that has the link for itself waits for none but its own, in
+ * the order in which both ends have their operations: there the window may be smaller than an operation, and what it saves,
+ * credits and acknowledgements, is worth a copy (1 MiB all_reduce, two cores: 377 us gated, 275 eager). Send and recv have one tag for all sizes where channels share
  * nothing: ends that disagree about the size get an error.
  */
 static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
 {
-	const uint64_t most = NET_EAGER_MOST / (uint64_t)l->nchannels;
+	const uint64_t most = l->nchannels == 1 ? NET_EAGER_ALONE : (uint64_t)NET_EAGER_MOST / (uint64_t)l->nchannels;
 
 	ASSERT(channel >= 0 && channel < NET_CHANNELS_MAX);
 	if (!l->tagged || (op->exact && !l->shared))

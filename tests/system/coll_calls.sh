@@ -31,13 +31,18 @@ trace 8 100
 trace 8 600
 within "8 B, send" "$(per_call 'sendto|sendmsg' 100 600)" 95 115
 
-# 1 MiB, all_gather: each rank's half in two slices, at once and copied: no request, no credit, no acknowledgement, but now
-# and then a report of what was consumed. With helpers, large messages are theirs.
+# 1 MiB, all_gather: each rank's half in a slice, at once and copied: no request, no credit, no acknowledgement, but now
+# and then a report of what was consumed. 4 MiB, all_reduce: more than the window, in eight slices, and reports for six of
+# them. With helpers, large messages are theirs.
 export GANTRY_HELPERS=0
 trace 1M 10 all_gather
 trace 1M 110 all_gather
-within "1 MiB all_gather, send" "$(per_call 'sendto|sendmsg' 10 110)" 200 330
+within "1 MiB all_gather, send" "$(per_call 'sendto|sendmsg' 10 110)" 100 230
 within "1 MiB all_gather, vmsplice" "$(per_call vmsplice 10 110)" 0 0
+trace 4M 5
+trace 4M 25
+within "4 MiB all_reduce, send" "$(per_call 'sendto|sendmsg' 5 25)" 800 2600
+within "4 MiB all_reduce, vmsplice" "$(per_call vmsplice 5 25)" 0 0
 unset GANTRY_HELPERS
 
 # 16 MiB: every slice of 512 KiB goes without a copy, in one vmsplice and one splice as a rule; at most two control

@@ -265,6 +265,16 @@ static struct links_mu links_mu_one;
 /* Those that are shared: only they are looked for. */
 static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
+/* See tag_of. */
+static uint64_t eager_most(const struct net_link *l, int nranks)
+{
+	uint64_t each = (uint64_t)NET_EAGER_ALONE / (uint64_t)(nranks > 1 ? nranks - 1 : 1);
+
+	if (l->nchannels > 1)
+		return (uint64_t)NET_EAGER_MOST / (uint64_t)l->nchannels;
+	return each > NET_EAGER_MOST ? each : NET_EAGER_MOST;
+}
+
 static gantry_result create_link(struct gantry_connector *c, struct net_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
@@ -288,6 +298,7 @@ static gantry_result create_link(struct gantry_connector *c, struct net_link **r
 		    !(has_link_per_channel(c, c->me) && has_link_per_channel(c, c->peer));
 	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
+	l->eager_most = eager_most(l, c->nranks);
 	*ret_link = l;
 	l = NULL;
 out:

@@ -33,7 +33,7 @@ enum {
 	NET_TAG_EAGER = NET_CHANNELS_MAX,
 	NET_TAG_GATED = 2 * NET_CHANNELS_MAX,
 	NET_EAGER_MOST = 1 << 19,   /* half of the network's window */
-	NET_EAGER_ALONE = 8 << 20,  /* above this splicing is faster than copying, on two cores */
+	NET_EAGER_ALONE = 8 << 20,  /* to all peers: above this splicing is faster than copying, on two cores */
 	NET_STEP_LEAST = 512 << 10, /* with many ranks; holds a slice of any collective */
 	NET_P2P_MIN = 16384,	    /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
 };
@@ -90,6 +90,7 @@ struct net_link {
 	uint64_t comm_id;
 	int me, peer, send, shared, tagged;
 	int channels, nchannels;      /* of the communicator, and of those on this link */
+	uint64_t eager_most;	      /* bytes of an operation that need not wait for its receives: net_progress.c */
 	struct gantry_device *device; /* borrowed */
 	struct net_context *context;  /* counted */
 	void *listen, *comm;	      /* the network's */

@@ -31,7 +31,7 @@
  */
 static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
 {
-	const uint64_t most = l->nchannels == 1 ? NET_EAGER_ALONE : (uint64_t)NET_EAGER_MOST / (uint64_t)l->nchannels;
+	const uint64_t most = l->eager_most;
 
 	ASSERT(channel >= 0 && channel < NET_CHANNELS_MAX);
 	if (!l->tagged || (op->exact && !l->shared))

@@ -24,10 +24,12 @@
  * ahead could fill it and keep out the message that another channel's kernel waits for, or that a grouped receive of
  * both does. Therefore an operation takes an eager tag only if such operations of all channels fit in the window
  * together. (In a collective those of later calls are behind them, those of earlier calls have been received.) Others
- * take a tag whose messages wait for their receive. A channel that has the link for itself waits for none but its own, in
- * the order in which both ends have their operations: there the window may be smaller than an operation, and what it saves,
- * credits and acknowledgements, is worth a copy (1 MiB all_reduce, two cores: 377 us gated, 275 eager). Send and recv have one tag for all sizes where channels share
+ * take a tag whose messages wait for their receive. Send and recv have one tag for all sizes where channels share
  * nothing: ends that disagree about the size get an error.
+ *
+ * A channel that has the link for itself waits for no messages but its own, in the order in which both ends have their
+ * operations. There the window may be smaller than an operation, and what it saves, credits and acknowledgements, is worth
+ * a copy (all_reduce of 1 MiB on two cores: 377 us gated, 275 eager).
  */
 static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
 {

@@ -322,7 +322,9 @@ TEST(on_one_host)
 	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
 	logs_forget(); /* it has room for so much */
 	EACH_ROW (i, cases) {
+		const struct gantry_addr addr = {.in.sin_family = AF_INET};
 		struct tcp_peer peer = {.host = tcp_network.host + !cases[i].host,
+					.addr = &addr,
 					.window = LINK_WINDOW,
 					.eager_max = 4096,
 					.unpack = (enum wire_unpack)cases[i].unpack};
@@ -367,7 +369,9 @@ TEST(agreed_sizes)
 	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
 	EACH_ROW (i, rows) {
 		for (int unpack = 0; unpack < 2; unpack++) {
+			const struct gantry_addr addr = {.in.sin_family = AF_INET};
 			struct tcp_peer peer = {.host = tcp_network.host,
+						.addr = &addr,
 						.window = rows[i].window,
 						.eager_max = rows[i].eager_max,
 						.unpack = unpack ? WIRE_UNPACK_YES : WIRE_UNPACK_NO};
@@ -424,7 +428,8 @@ TEST(freed_unlocked)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	struct way w;
 
-	CHECK_OK(gantry_device_host(&host)); /* of this process: the one that was opened before the fork is not its own */
+	CHECK_OK(gantry_device_host(
+		&host)); /* of this process: the one that was opened before the fork is not its own */
 	true_ops = host->ops;
 	watched.free_mapped = free_unlocked;
 	host->ops = &watched;

@@ -192,8 +192,9 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 		c->step_bytes = step < c->step_bytes ? (uint32_t)step : c->step_bytes;
 	} else if (part > c->step_bytes || part > slice) {
 		c->step_bytes = c->step_bytes < slice ? c->step_bytes : slice;
-		while (c->slice_steps < most && 2 * c->slice_steps * c->step_bytes <= slice)
-			c->slice_steps *= 2;
+		/* Two steps are a message at most: coll_model.c. */
+		if (most > 1 && 2 * c->step_bytes <= slice)
+			c->slice_steps = 2;
 		deep = c->slice_steps * (on_gpu_net(m) ? DEEP_SLICES : 2);
 		c->chunk_steps = deep < most ? deep : most;
 	}
@@ -225,11 +226,11 @@ static uint64_t turn_cost(enum coll_link link, const struct link_cost *c)
 /* ps of bytes that a rank sends or receives: half of what moving them costs, the rest is the other rank's. */
 static uint64_t move_cost(const struct coll_limits *l, const struct link_cost *c, uint64_t bytes, uint32_t channels)
 {
-	uint64_t each = on_gpu(l) ? c->move / channels : c->move, wire = c->wire;
+	uint64_t each = bytes * c->move / (on_gpu(l) ? channels : 1), wire = bytes * c->wire;
 
 	if (l->cores && l->cores < WIRE_CORES)
 		wire = wire * WIRE_CORES / l->cores;
-	return bytes * (each > wire ? each : wire) / 2;
+	return (each > wire ? each : wire) / 2;
 }
 
 /* ps of a message, on all channels: a network serves them one after the other. */

@@ -205,7 +205,8 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 					   .unpack = c->standing ? GANTRY_NET_UNPACK_OFF : GANTRY_NET_UNPACK_PARAM,
 					   .device = device,
 					   .own_reports = 1,
-					   .carries_all = !has_link_per_channel(c, c->me),
+					   .carries_all =
+						   c->standing || c->nchannels == 1 || !has_link_per_channel(c, c->me),
 					   .standing_receives = c->standing};
 
 	contexts_mu_lock(&contexts_mu_one);
@@ -265,12 +266,12 @@ static struct links_mu links_mu_one;
 /* Those that are shared: only they are looked for. */
 static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
-/* See tag_of. */
-static uint64_t eager_most(const struct net_link *l, int nranks)
+/* See tag_of. Both ends come to the same: with more CPUs either has helpers, and large messages are theirs. */
+static uint64_t eager_most(const struct net_link *l, const struct gantry_connector *c)
 {
-	uint64_t each = (uint64_t)NET_EAGER_ALONE / (uint64_t)(nranks > 1 ? nranks - 1 : 1);
+	uint64_t each = (uint64_t)NET_EAGER_ALONE / (uint64_t)(c->nranks > 1 ? c->nranks - 1 : 1);
 
-	if (l->nchannels > 1)
+	if (l->nchannels > 1 || c->me->cpus >= NET_HELPERS_CPUS || c->peer->cpus >= NET_HELPERS_CPUS)
 		return (uint64_t)NET_EAGER_MOST / (uint64_t)l->nchannels;
 	return each > NET_EAGER_MOST ? each : NET_EAGER_MOST;
 }
@@ -298,7 +299,7 @@ static gantry_result create_link(struct gantry_connector *c, struct net_link **r
 		    !(has_link_per_channel(c, c->me) && has_link_per_channel(c, c->peer));
 	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
-	l->eager_most = eager_most(l, c->nranks);
+	l->eager_most = eager_most(l, c);
 	*ret_link = l;
 	l = NULL;
 out:

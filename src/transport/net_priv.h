@@ -33,6 +33,7 @@ enum {
 	NET_TAG_EAGER = NET_CHANNELS_MAX,
 	NET_TAG_GATED = 2 * NET_CHANNELS_MAX,
 	NET_EAGER_MOST = 1 << 19,   /* half of the network's window */
+	NET_HELPERS_CPUS = 4,	    /* from here on the network has helper threads */
 	NET_EAGER_ALONE = 8 << 20,  /* to all peers: above this splicing is faster than copying, on two cores */
 	NET_STEP_LEAST = 512 << 10, /* with many ranks; holds a slice of any collective */
 	NET_P2P_MIN = 16384,	    /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */

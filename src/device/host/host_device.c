@@ -179,7 +179,7 @@ static int is_held(struct gantry_stream *s)
 /* 1: `target` items are done, or something holds the stream. */
 static int run_until(struct gantry_stream *s, uint64_t target)
 {
-	int stop;
+	int stop = 0;
 
 	if (run_items(s, target, &stop) && !load_seq(&s->lazy)) {
 		store_seq(&s->lazy, 1);

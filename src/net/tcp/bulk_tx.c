@@ -46,7 +46,7 @@ void tcp_lane_lost(struct tcp_lane *lane)
 }
 
 /*
- * A lane's share of all that waits, where lanes are alike: the more waits, the fewer messages have to be cut for every lane
+ * A lane's share of all that waits, with or without a receive, where lanes are alike: the more waits, the fewer messages have to be cut for every lane
  * to have work. A cut costs a header, and a system call or three on either side: on a GPU machine one link of eight lanes
  * moves 15 GB/s in pieces of 128 KiB and 25 in whole messages of 1 MiB, with 0.42 and 0.25 CPU seconds per GB.
  */

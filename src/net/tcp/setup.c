@@ -17,7 +17,7 @@
 #include "net/tcp/network.h"
 #include "net/tcp/worker.h"
 
-enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000, LONE_TIMES = 4, HASTY_TIMES = 8 };
+enum { FD_RESERVE = 16, FD_SPARE = 256, FD_COUNT_NS = 1000000000, LONE_TIMES = 4, HASTY_TIMES = 8 };
 
 /*
  * File descriptors that are left, less what links that were made a moment ago may still take. Counting those in use
@@ -46,10 +46,12 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 	/* A socket per lane, and a pipe for each bulk lane. */
 	long limit, need = 3 * nlanes + FD_RESERVE, left = fds_left(need, &limit);
 
+	if (left < need && sock_fd_reserve(need, FD_SPARE))
+		left = fds_left(need, &limit);
 	if (left < need)
 		FAIL_NOW(GANTRY_ERR_LIMIT,
-			 "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: %s, or lower "
-			 "GANTRY_LANES",
+			 "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: %s, lower "
+			 "GANTRY_LANES or set GANTRY_NET_LINKS=one",
 			 left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
 	TRY_NOW(tcp_link_create(nlanes, &l));
 	l->entry = calloc(1, sizeof(*l->entry));

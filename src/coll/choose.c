@@ -45,21 +45,21 @@ struct link_cost {
  * there, since lines do not stay whole. COLL_LINK_GPU_HOST is a starting point after NCCL's model, not measured.
  */
 static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
-	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40},
-			   [GANTRY_PROTO_LL] = {200, 120, 900, 300},
-			   [GANTRY_PROTO_LL128] = {220, 140, 1000, 300}},
-	[COLL_LINK_CPU_NET] = {[GANTRY_PROTO_SIMPLE] = {8000, 1500, 430, 30},
-			       [GANTRY_PROTO_LL] = {8000, 1100, 2800, 300},
-			       [GANTRY_PROTO_LL128] = {8000, 1700, 2000, 300}},
-	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 5000, 58, 34},
-			   [GANTRY_PROTO_LL] = {500, 2300, 440, 890},
-			   [GANTRY_PROTO_LL128] = {500, 2800, 670, 930}},
-	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5},
-				[GANTRY_PROTO_LL] = {2500, 300, 300, 5},
-				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5}},
-	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, .wire = 54},
-			       [GANTRY_PROTO_LL] = {8000, 6500, 2000, 5, .wire = 2000},
-			       [GANTRY_PROTO_LL128] = {8000, 6500, 2000, 5, .wire = 2000}},
+	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40, 0},
+			   [GANTRY_PROTO_LL] = {200, 120, 900, 300, 0},
+			   [GANTRY_PROTO_LL128] = {220, 140, 1000, 300, 0}},
+	[COLL_LINK_CPU_NET] = {[GANTRY_PROTO_SIMPLE] = {8000, 1500, 430, 30, 0},
+			       [GANTRY_PROTO_LL] = {8000, 1100, 2800, 300, 0},
+			       [GANTRY_PROTO_LL128] = {8000, 1700, 2000, 300, 0}},
+	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 5000, 58, 34, 0},
+			   [GANTRY_PROTO_LL] = {500, 2300, 440, 890, 0},
+			   [GANTRY_PROTO_LL128] = {500, 2800, 670, 930, 0}},
+	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5, 0},
+				[GANTRY_PROTO_LL] = {2500, 300, 300, 5, 0},
+				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5, 0}},
+	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, 54},
+			       [GANTRY_PROTO_LL] = {8000, 6500, 2000, 5, 2000},
+			       [GANTRY_PROTO_LL128] = {8000, 6500, 2000, 5, 2000}},
 };
 enum {
 	BEGIN_CPU = 450,      /* ns: a call, without its hops */

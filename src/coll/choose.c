@@ -144,6 +144,12 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
 enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, DEEP_SLICES = 4 };
 
+/* Ranks on GPUs, of which some or all are reached over the network. */
+static bool on_gpu_net(const struct coll_model *m)
+{
+	return on_gpu(&m->limits) && (m->topo->nhosts > 1 || m->limits.local == COLL_LINK_GPU_NET);
+}
+
 /*
  * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same
  * time. Otherwise each part is at every rank at some time: one piece, if it is small; else slices that are still in the
@@ -151,17 +157,12 @@ enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, DEEP_SLICES = 4 };
  * in shared memory. Over TCP a message more costs more than what the cache saves. docs/design/0021 has measurements. Between
  * a GPU and the network a slice passes six threads and back, so four of them are on their way (docs/design/0039).
  */
-static bool on_gpu_net(const struct coll_model *m)
-{
-	return on_gpu(&m->limits) && (m->topo->nhosts > 1 || m->limits.local == COLL_LINK_GPU_NET);
-}
-
 static uint32_t slice_for(const struct coll_model *m, uint64_t part)
 {
-	if (on_gpu(&m->limits) && !on_gpu_net(m))
-		return SLICE_GPU;
-	if (on_gpu(&m->limits))
+	if (on_gpu_net(m))
 		return part >= 4 * SLICE_NET_LONG ? SLICE_NET_LONG : SLICE_NET;
+	if (on_gpu(&m->limits))
+		return SLICE_GPU;
 	if (m->limits.local != COLL_LINK_CPU_NET)
 		return SLICE_CPU;
 	return part >= SLICE_NET_LONG ? SLICE_NET_LONG : SLICE_NET;

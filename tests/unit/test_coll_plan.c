@@ -1054,6 +1054,7 @@ static void check_choice(const struct coll_limits *l, enum coll_kind kind, const
 	CHECK(c->step_bytes >= 4096 && c->step_bytes <= l->step_bytes[c->proto]);
 	CHECK(c->channels >= 1 && c->channels <= l->channels);
 	CHECK_EQ(c->chunk_steps % c->slice_steps, 0u);
+	CHECK(c->slice_steps <= 2); /* every network takes two steps as a message */
 	CHECK_EQ(GANTRY_STEPS % c->chunk_steps, 0u);
 	CHECK(GANTRY_STEPS / c->chunk_steps >= coll_algos[c->algo]->chunks);
 }

@@ -264,6 +264,7 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	const struct gantry_params *p = gantry_params();
 	bool near;
 
+	ASSERT(peer->addr);
 	l->session.same_host = peer->host == tcp_network.host;
 	l->session.sealed = peer->sealed;
 	l->session.crc &= !peer->sealed;

@@ -46,9 +46,10 @@ void tcp_lane_lost(struct tcp_lane *lane)
 }
 
 /*
- * A lane's share of all that waits, with or without a receive, where lanes are alike: the more waits, the fewer messages have to be cut for every lane
- * to have work. A cut costs a header, and a system call or three on either side: on a GPU machine one link of eight lanes
- * moves 15 GB/s in pieces of 128 KiB and 25 in whole messages of 1 MiB, with 0.42 and 0.25 CPU seconds per GB.
+ * A lane's share of all that waits, with or without a receive, where lanes are alike: the more waits, the fewer
+ * messages have to be cut for every lane to have work. A cut costs a header, and a system call or three on either side:
+ * on a GPU machine one link of eight lanes moves 15 GB/s in pieces of 128 KiB and 25 in whole messages of 1 MiB, with
+ * 0.42 and 0.25 CPU seconds per GB.
  */
 static uint64_t deep_share(const struct tcp_link *l)
 {
@@ -82,7 +83,10 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 
 /*
  * Several lanes: what this one holds, and how fast the kernel has lately seen it deliver. The kernel leaves samples out
- * in which the lane had nothing to do, unless they were faster.
+ * in which the lane had nothing to do, unless they were faster. So a lane whose last sample was slow because the peer
+ * stood still would look slow for as long as it gets nothing, and would get nothing for as long as it looks slow: one
+ * that has drained counts with what its window and round trip allow. A lane that is slow in truth keeps a long round
+ * trip from when it was full.
  */
 static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
@@ -91,6 +95,11 @@ static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 
 	if (!lane->io.ops->unacked(&lane->io, &queued) || !lane->io.ops->info(&lane->io, &info))
 		return;
+	if (!queued && info.delivery_rate && info.rtt_us) {
+		uint64_t allowed = info.window * 1000000 / info.rtt_us;
+
+		info.delivery_rate = info.delivery_rate > allowed ? info.delivery_rate : allowed;
+	}
 	store_relaxed(&lane->tx.queued, queued);
 	store_relaxed(&lane->tx.rate, info.delivery_rate);
 }

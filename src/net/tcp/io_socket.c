@@ -134,6 +134,7 @@ static bool socket_info(const struct tcp_io *io, struct tcp_io_info *ret)
 	ret->rto_us = t.tcpi_rto;
 	ret->rtt_us = t.tcpi_rtt;
 	ret->delivery_rate = t.tcpi_delivery_rate;
+	ret->window = (uint64_t)t.tcpi_snd_cwnd * t.tcpi_snd_mss;
 	ret->has_limits = len >= offsetof(struct tcp_info, tcpi_delivered); /* an older kernel fills in less */
 	ret->retransmits_total = t.tcpi_total_retrans;
 	ret->busy_us = t.tcpi_busy_time;

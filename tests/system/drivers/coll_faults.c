@@ -2,8 +2,9 @@
 /*
  * coll_faults SEED FOLDER [NETNS]: processes, one rank each, that call one collective over and over; in the midst of it
  * one of them is killed, stopped, or (with NETNS) cut off. The number SEED says all else: how many ranks, which
- * collective, size, root, transport, hosts, algorithm, protocol, blocking or not, whom it happens to, and when. NETNS:
- * rank i runs in the network namespace of that name followed by i, and NETNSb has their cables, p0, p1, ..., in a bridge.
+ * collective, size, root, transport, hosts, algorithm, protocol, one link to a peer or one for each of several channels,
+ * blocking or not, whom it happens to, and when. NETNS: rank i runs in the network namespace of that name followed by i,
+ * and NETNSb has their cables, p0, p1, ..., in a bridge.
  *
  * All others are told who it was, within their deadline (GANTRY_TIMEOUT) and a second; they shrink the communicator, with
  * abort, reduce in the new one, finalize it, and have as many descriptors and threads as before. So has the rank that was
@@ -27,6 +28,7 @@ static struct {
 	enum act act;
 	enum kind kind;
 	int n, victim, root, nonblocking, hosts;
+	int links; /* several channels, with a link each over the network */
 	const char *transport, *algo, *proto;
 	size_t count;
 	uint32_t rounds; /* that all ranks have done by then; 0: they may still be connecting */
@@ -68,15 +70,16 @@ static void draw(uint64_t seed)
 		is.hosts = (int)random_between(2, (uint64_t)is.n);
 		is.transport = is.act == CUT ? "net" : "auto";
 	}
+	is.links = (int)random_below(2);
 }
 
 static void print_case(void)
 {
 	printf("{\"act\": \"%s\", \"victim\": %d, \"ranks\": %d, \"call\": \"%s\", \"bytes\": %zu, \"root\": %d, "
 	       "\"transport\": \"%s\", \"hosts\": %d, \"algo\": \"%s\", \"proto\": \"%s\", \"nonblocking\": %d, "
-	       "\"rounds\": %u, \"delay_us\": %u, \"told_ms\": [",
+	       "\"links\": \"%s\", \"rounds\": %u, \"delay_us\": %u, \"told_ms\": [",
 	       acts[is.act], is.victim, is.n, kinds[is.kind], 8 * is.count, is.root, is.transport, is.hosts, is.algo,
-	       is.proto, is.nonblocking, is.rounds, is.delay_us);
+	       is.proto, is.nonblocking, is.links ? "channel" : "one", is.rounds, is.delay_us);
 	for (int i = 0; i < is.n; i++)
 		printf("%s%d", i ? ", " : "", (int)load_acquire(&shared->failed[i]) - 1);
 	printf("]}\n");
@@ -252,6 +255,8 @@ static void be_rank(int rank)
 		enter_netns(name);
 	set_params("GANTRY_ALGO", is.algo, "GANTRY_PROTO", is.proto, "GANTRY_HOST_ID", is.hosts > 1 ? host : NULL,
 		   "GANTRY_IFNAME", is.act == CUT ? "v0" : "lo");
+	set_params("GANTRY_NET_LINKS", is.links ? "channel" : NULL, "GANTRY_CHANNELS", is.links ? "3" : NULL,
+		   "GANTRY_SPLIT_MIN", is.links ? "4096" : NULL);
 	fds = pair_fds();
 	threads = pair_threads();
 	open_node(&me, rank);

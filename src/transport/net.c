@@ -120,7 +120,8 @@ gantry_result net_link_describe(const struct gantry_connector *c, struct net_lin
 				.max_recvs = (uint32_t)(l->shared ? l->context->props.max_recvs : 1),
 				.max_step = max_step,
 				.ll_step = GANTRY_ENDS_LL_STEP,
-				.ll128_step = GANTRY_ENDS_LL128_STEP};
+				.ll128_step = GANTRY_ENDS_LL128_STEP,
+				.tagged = (uint32_t)l->tagged};
 
 	if (!c->send && !l->listen && !l->comm)
 		TRY_NOW(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->listen_dev,
@@ -158,13 +159,16 @@ static gantry_result check_info(const struct gantry_connector *c, const struct n
 		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d",
 			 c->peer->rank, ret_info->ll_step, ret_info->ll128_step, GANTRY_ENDS_LL_STEP,
 			 GANTRY_ENDS_LL128_STEP);
+	if (ret_info->tagged != (uint32_t)l->tagged)
+		FAIL_NOW(GANTRY_ERR_SETTING,
+			 "rank %d receives %s UNPACK, this rank %s; set the same GANTRY_UNPACK on all ranks",
+			 c->peer->rank, ret_info->tagged ? "without" : "with", l->tagged ? "without" : "with");
 	if ((ret_info->max_recvs > 1) != (l->shared != 0))
 		FAIL_NOW(GANTRY_ERR_SETTING,
-			 "rank %d groups %u receives, this rank's network %s %d%s; use one network and one "
-			 "GANTRY_UNPACK "
-			 "on all ranks",
-			 c->peer->rank, ret_info->max_recvs, l->context->net->name,
-			 l->shared ? l->context->props.max_recvs : 1, l->context->unpack ? " (UNPACK)" : "");
+			 "rank %d has %s, this rank has %s; set the same GANTRY_NET_LINKS and GANTRY_CHANNELS on all "
+			 "ranks",
+			 c->peer->rank, l->shared ? "a link per channel" : "one link for all channels",
+			 l->shared ? "one link for all channels" : "a link per channel");
 	return GANTRY_OK;
 }
 

@@ -74,12 +74,15 @@ done
 fails "ERR_PROTOCOL: a kernel received" sum sendrecv --ranks 2 --plugin "$other" -b 4M -e 4M
 fails "accept of rank" handle all_reduce --ranks 2 --plugin "$other" -b 8 -e 8
 
-# Ranks that do not agree.
-for rank in 1 0; do
-	GANTRY_UNPACK=$([ $rank = 0 ] && echo off || echo emulated) RANK=$rank WORLD_SIZE=2 MASTER_ADDR=here timeout 60 "$gantry" perf all_reduce \
-		--id-file "$tmp/id" --channels 2 --transport net -b 1M -e 1M --check-only --timeout 20s >"$tmp/out.$rank" 2>&1 &
-	eval "pid$rank=$!"
+# Ranks that do not agree, with a link for all channels and with one for each.
+for links in one channel; do
+	for rank in 1 0; do
+		GANTRY_UNPACK=$([ $rank = 0 ] && echo off || echo emulated) GANTRY_NET_LINKS=$links RANK=$rank WORLD_SIZE=2 MASTER_ADDR=here \
+			timeout 60 "$gantry" perf all_reduce --id-file "$tmp/id.$links" --channels 2 --transport net -b 1M -e 1M --check-only \
+			--timeout 20s >"$tmp/out.$rank" 2>&1 &
+		eval "pid$rank=$!"
+	done
+	wait $pid0; rc=$?
+	wait $pid1
+	[ $rc != 0 ] && grep -q "set the same GANTRY_UNPACK on" "$tmp"/out.? || { cat "$tmp"/out.?; die "GANTRY_UNPACK differs"; }
 done
-wait $pid0; rc=$?
-wait $pid1
-[ $rc != 0 ] && grep -q "one GANTRY_UNPACK on" "$tmp"/out.? || { cat "$tmp"/out.?; die "GANTRY_UNPACK differs"; }

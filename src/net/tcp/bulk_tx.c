@@ -35,6 +35,7 @@ enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_DEEP_MAX = 1 <
 enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1 };
 enum { SPLICED_MESSAGE = 512 << 10 }; /* from this size on always */
 enum { SLOW_PAUSE_NS = 200000 };      /* a lane that was too slow for a piece is asked again after this */
+enum { SLOW_TIMES = 64 }; /* one that has nothing and was refused for so many times a piece's time gets it */
 
 /* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
 void tcp_lane_lost(struct tcp_lane *lane)
@@ -104,6 +105,12 @@ static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	store_relaxed(&lane->tx.rate, info.delivery_rate);
 }
 
+/* What is known of a lane that gets nothing does not change: one piece in 64, measured in time, finds out again. */
+static bool is_due(const struct tcp_lane *lane, double piece_s) REQUIRES(lane_tx_mu)
+{
+	return !lane->tx.queued && (double)lane->tx.refused * (SLOW_PAUSE_NS / 1e9) > SLOW_TIMES * piece_s;
+}
+
 /*
  * Would this lane deliver one more piece later than all lanes together deliver everything that waits? Then the piece is
  * better left to the others, unless this is the lane that would be through with it first.
@@ -129,7 +136,7 @@ static bool is_too_slow(const struct tcp_lane *lane, uint64_t chunk) REQUIRES(la
 		bytes += (double)queued;
 		better |= ((double)queued + (double)chunk) / (double)rate < mine;
 	}
-	return better && mine > bytes / rates;
+	return better && mine > bytes / rates && !is_due(lane, mine);
 }
 
 /* ---- pieces ---- */
@@ -365,10 +372,13 @@ static int pull_piece(struct tcp_lane *lane, bool *ret_given) REQUIRES(lane_tx_m
 	if (taken > 0 && l->session.device_tx && l->session.rails == 1)
 		*ret_given = take_for_others(lane);
 	link_mu_unlock(&l->mu);
-	if (taken < 0)
+	if (taken < 0) {
+		tx->refused++;
 		store_relaxed(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS));
+	}
 	if (taken <= 0)
 		return taken;
+	tx->refused = 0;
 	if (l->session.device_tx) {
 		tcp_control_flush(l);
 		return 1;

@@ -41,7 +41,7 @@ struct tcp_io_info {
 	uint32_t retransmits;		  /* of the oldest packet, in a row */
 	uint32_t rto_us, rtt_us;
 	uint64_t delivery_rate; /* bytes per second */
-	uint64_t window;	/* bytes that may be unacknowledged, by congestion control */
+	uint64_t window;	/* bytes that congestion control lets be unacknowledged, soon after a loss */
 	bool has_limits;	/* the kernel fills in what follows */
 	uint32_t retransmits_total;
 	uint64_t busy_us, receiver_limited_us, buffer_limited_us;

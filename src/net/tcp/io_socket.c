@@ -120,6 +120,7 @@ static bool socket_info(const struct tcp_io *io, struct tcp_io_info *ret)
 	struct tcp_info t = {0};
 	socklen_t len = sizeof(t);
 	enum { ESTABLISHED = 1, CLOSE = 7 }; /* words of netinet/tcp.h, which does not know all fields */
+	enum { NO_LOSS = 0x7fffffff };
 
 	*ret = (struct tcp_io_info){0};
 	if (getsockopt(io->fd, IPPROTO_TCP, TCP_INFO, &t, &len))
@@ -134,7 +135,10 @@ static bool socket_info(const struct tcp_io *io, struct tcp_io_info *ret)
 	ret->rto_us = t.tcpi_rto;
 	ret->rtt_us = t.tcpi_rtt;
 	ret->delivery_rate = t.tcpi_delivery_rate;
-	ret->window = (uint64_t)t.tcpi_snd_cwnd * t.tcpi_snd_mss;
+	/* After a loss it doubles with every round trip, up to half of what it was. */
+	ret->window = t.tcpi_snd_ssthresh < NO_LOSS && t.tcpi_snd_ssthresh > t.tcpi_snd_cwnd ? t.tcpi_snd_ssthresh
+											     : t.tcpi_snd_cwnd;
+	ret->window *= t.tcpi_snd_mss;
 	ret->has_limits = len >= offsetof(struct tcp_info, tcpi_delivered); /* an older kernel fills in less */
 	ret->retransmits_total = t.tcpi_total_retrans;
 	ret->busy_us = t.tcpi_busy_time;

@@ -203,15 +203,24 @@ static void connect_end(struct end *e)
 	CHECK_OK(ops->close_listen(net, listen));
 }
 
+/* Both processes are here. */
+static void meet(const struct end *e)
+{
+	uint8_t both;
+
+	send_all(e->other, "", 1);
+	recv_all(e->other, &both, 1);
+}
+
 /* Both processes: a connection for each combination, of which one process cuts the sockets. */
 static void run_combination(struct end *e, enum point point, bool cuts)
 {
 	struct cutter c = {.point = point, .cuts = cuts_wanted()};
 	pthread_t thread;
-	uint8_t both;
 
 	connect_end(e);
 	c.link = own_link();
+	meet(e); /* what the accepting end has not accepted yet is no session */
 	if (cuts)
 		CHECK_EQ(pthread_create(&thread, NULL, cut_sockets, &c), 0);
 	if (e->initiator)
@@ -220,8 +229,7 @@ static void run_combination(struct end *e, enum point point, bool cuts)
 		receive_stream(e, cuts ? &c : NULL);
 	if (cuts)
 		CHECK_EQ(pthread_join(thread, NULL), 0);
-	send_all(e->other, "", 1); /* nobody closes before the other has its last message */
-	recv_all(e->other, &both, 1);
+	meet(e); /* nobody closes before the other has its last message */
 	CHECK_OK(e->initiator ? ops->close_send(net, e->comm) : ops->close_recv(net, e->comm));
 	UNTIL(links_are_gone());
 }

@@ -275,10 +275,10 @@ struct tcp_lane_tx {
 	const struct tcp_push_ops *late GUARDED_BY(lane_tx_mu); /* whose: must be complete before another way */
 	struct devmem_tx *device GUARDED_BY(lane_tx_mu);	/* borrowed: of the last call. txmem.h */
 	int dead; /* sending failed (the receiving half tells why), or the direction was closed half-way; relaxed */
+	uint32_t refused GUARDED_BY(lane_tx_mu); /* several rails: pieces in a row for which this one was too slow */
 	/* Several rails: what this one holds and how fast it drains; written under the lock, read relaxed. */
-	uint64_t queued, rate;			 /* bytes given and not acknowledged; bytes/s, 0: not known */
-	uint32_t refused GUARDED_BY(lane_tx_mu); /* pieces in a row for which it was too slow */
-	uint64_t next_try; /* ticks: when a full socket is tried again; written under the lock, read relaxed */
+	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
+	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	/* For the log, tcp_stats.c and tests: payload (lane 0: all bytes), and pieces sent whole. Written under the lock, or
 	 * control_mu; read relaxed. */
 	uint64_t bytes, pieces;

@@ -156,7 +156,7 @@ struct net_info {
 	uint32_t magic, max_recvs;
 	uint64_t max_step;
 	uint32_t ll_step, ll128_step;
-	uint32_t tagged; /* as of net_link */
+	uint32_t tagged; /* net_link.tagged: both ends must agree */
 	_Alignas(8) unsigned char handle[GANTRY_NET_HANDLE_SIZE];
 	char network[32]; /* its name */
 	uint32_t nrails;

@@ -220,7 +220,7 @@ static void run_combination(struct end *e, enum point point, bool cuts)
 
 	connect_end(e);
 	c.link = own_link();
-	meet(e); /* what the accepting end has not accepted yet is no session */
+	meet(e); /* there is nothing to resume until accept has returned the connection */
 	if (cuts)
 		CHECK_EQ(pthread_create(&thread, NULL, cut_sockets, &c), 0);
 	if (e->initiator)
@@ -229,7 +229,7 @@ static void run_combination(struct end *e, enum point point, bool cuts)
 		receive_stream(e, cuts ? &c : NULL);
 	if (cuts)
 		CHECK_EQ(pthread_join(thread, NULL), 0);
-	meet(e); /* nobody closes before the other has its last message */
+	meet(e); /* neither end closes before the other has its last message */
 	CHECK_OK(e->initiator ? ops->close_send(net, e->comm) : ops->close_recv(net, e->comm));
 	UNTIL(links_are_gone());
 }

@@ -35,7 +35,7 @@ enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_DEEP_MAX = 1 <
 enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1 };
 enum { SPLICED_MESSAGE = 512 << 10 }; /* from this size on always */
 enum { SLOW_PAUSE_NS = 200000 };      /* a lane that was too slow for a piece is asked again after this */
-enum { SLOW_TIMES = 64 }; /* one that has nothing and was refused for so many times a piece's time gets it */
+enum { SLOW_TIMES = 64 }; /* an idle lane that was refused for this many times a piece's time gets the piece */
 
 /* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
 void tcp_lane_lost(struct tcp_lane *lane)
@@ -86,7 +86,7 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
  * Several lanes: what this one holds, and how fast the kernel has lately seen it deliver. The kernel leaves samples out
  * in which the lane had nothing to do, unless they were faster. So a lane whose last sample was slow because the peer
  * stood still would look slow for as long as it gets nothing, and would get nothing for as long as it looks slow: one
- * that has drained counts with what its window and round trip allow. A lane that is slow in truth keeps a long round
+ * that has drained counts with what its window and round trip allow. A lane that really is slow keeps a long round
  * trip from when it was full.
  */
 static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
@@ -105,7 +105,7 @@ static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 	store_relaxed(&lane->tx.rate, info.delivery_rate);
 }
 
-/* What is known of a lane that gets nothing does not change: one piece in 64, measured in time, finds out again. */
+/* An idle lane's rate is never measured again: now and then it gets a piece all the same, for at most a 64th of the time. */
 static bool is_due(const struct tcp_lane *lane, double piece_s) REQUIRES(lane_tx_mu)
 {
 	return !lane->tx.queued && (double)lane->tx.refused * (SLOW_PAUSE_NS / 1e9) > SLOW_TIMES * piece_s;

@@ -2,8 +2,10 @@
 #include "base/identity.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,13 +17,19 @@
 MUTEX_KIND(process_mu);
 static struct process_mu process_mu_of_all;
 
-static uint64_t hash_of(const char *text)
+static uint64_t hash_bytes(const void *bytes, size_t size)
 {
+	const unsigned char *at = bytes;
 	uint64_t hash = 14695981039346656037u; /* FNV-1a */
 
-	for (; *text; text++)
-		hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+	for (size_t i = 0; i < size; i++)
+		hash = (hash ^ at[i]) * 1099511628211u;
 	return hash;
+}
+
+static uint64_t hash_of(const char *text)
+{
+	return hash_bytes(text, strlen(text));
 }
 
 uint64_t gantry_boot_id(void)
@@ -42,6 +50,15 @@ uint64_t gantry_host_id(void)
 
 	/* Mixed with the kernel's: a name that two machines have by mistake does not make them one. */
 	return *named ? gantry_boot_id() ^ hash_of(named) : gantry_boot_id();
+}
+
+uint64_t gantry_cpu_set_id(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	(void)sched_getaffinity(0, sizeof(set), &set); /* without it all of a machine count as sharing its CPUs */
+	return gantry_boot_id() ^ hash_bytes(&set, sizeof(set));
 }
 
 uint64_t gantry_process_id(void)

@@ -113,27 +113,6 @@ static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : same ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
 }
 
-/* Of the fullest host: ranks per core, and cores per rank. */
-static void find_crowd(const struct gantry_comm *comm, struct coll_limits *limits)
-{
-	const struct comm_coll *c = comm->coll;
-	const struct coll_topo *t = &c->topo;
-
-	limits->crowd = COLL_CROWD;
-	for (int h = 0; h < t->nhosts; h++) {
-		uint32_t ranks = 0, cpus = UINT32_MAX;
-
-		for (int i = 0; i < comm->nranks; i++)
-			if (t->host[i] == h) {
-				ranks++;
-				cpus = (uint32_t)least(cpus, comm->infos[c->order[i]].cpus);
-			}
-		if (ranks * COLL_CROWD / cpus > limits->crowd)
-			limits->crowd = ranks * COLL_CROWD / cpus;
-		limits->cores = (uint32_t)least(cpus / ranks ? cpus / ranks : 1, limits->cores);
-	}
-}
-
 gantry_result comm_coll_init(struct gantry_comm *comm)
 {
 	struct comm_coll *c = comm->coll;
@@ -156,7 +135,8 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	l->step_bytes[GANTRY_PROTO_LL128] =
 		whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? GANTRY_ENDS_LL128_STEP : 0;
 	find_links(comm, l);
-	find_crowd(comm, l);
+	l->crowd = c->crowd;
+	l->cores = c->cores;
 	l->network = c->collnet;
 	l->reducers = *gantry_params()->reducers != 0;
 	TRY_NOW(comm_collnet_init(comm));

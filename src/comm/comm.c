@@ -190,6 +190,7 @@ struct card {
 	struct gantry_peer_info info;
 	struct gantry_addr addr; /* at which its process can have a hub */
 	uint64_t settings;
+	uint64_t cpu_set;	/* gantry_cpu_set_id */
 	uint32_t step_net, pad; /* comm_coll_step_net */
 };
 
@@ -337,6 +338,29 @@ static int default_channels(const struct gantry_comm *comm)
 	return n;
 }
 
+/*
+ * Ranks that may use the same CPUs share them: from here on a rank's `cpus` are its part. Hosts do not matter here: ranks may
+ * only say that they are on other ones (NCCL_HOSTID, GANTRY_HOST_ID), and launchers give each rank of a host cores of its own.
+ */
+static void share_cpus(struct gantry_comm *comm, const struct card *all)
+{
+	struct comm_coll *c = comm->coll;
+
+	c->crowd = COLL_CROWD;
+	c->cores = UINT32_MAX;
+	for (int i = 0; i < comm->nranks; i++) {
+		uint32_t ranks = 0, cpus = all[i].info.cpus ? all[i].info.cpus : 1, share;
+
+		for (int k = 0; k < comm->nranks; k++)
+			ranks += all[k].cpu_set == all[i].cpu_set;
+		share = cpus / ranks ? cpus / ranks : 1;
+		comm->infos[i].cpus = share;
+		c->cores = share < c->cores ? share : c->cores;
+		if (ranks * COLL_CROWD / cpus > c->crowd)
+			c->crowd = ranks * COLL_CROWD / cpus;
+	}
+}
+
 /* The exchanged data of all ranks: fills in infos and addrs. *ret_differ: some have other settings than rank 0. */
 static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, struct card *all, int *ret_differ)
 {
@@ -361,6 +385,7 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 				 all[i].info.host_name, all[i].info.version, comm->rank, mine->info.version);
 		*ret_differ |= all[i].settings != all[0].settings;
 	}
+	share_cpus(comm, all);
 	return GANTRY_OK;
 }
 
@@ -376,6 +401,7 @@ static gantry_result agree_on_cards(struct gantry_comm *comm)
 	ASSERT(comm->ctl && !comm->infos && !comm->peers);
 	own_info(comm, &mine.info);
 	mine.step_net = comm_coll_step_net(comm);
+	mine.cpu_set = gantry_cpu_set_id();
 	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, comm->life.channels, &settings, names));
 	mine.settings = hash_settings(&settings);

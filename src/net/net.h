@@ -92,7 +92,8 @@ struct gantry_net_config {
 	/* Below: Gantry's own; zero is how it was before there was UNPACK. */
 	int unpack;	       /* enum gantry_net_unpack */
 	int own_reports;       /* the caller detects stalls itself, as it does without a config */
-	int carries_all;       /* one connection to each peer carries all channels: it gets more lanes */
+	int links;	       /* connections to each peer: the fewer, the more lanes each; 0: not known, a few */
+	int cpus;	       /* that this process can count on; 0: not known */
 	int standing_receives; /* some receives wait for what may never be sent: a peer that closes is no error */
 	struct gantry_device *device; /* borrowed, must outlive the context: whose memory is sent from and received
 					 into. NULL: the GPU that is current in the thread that listens or connects, or
@@ -206,7 +207,7 @@ struct gantry_net_tcp_message {
 };
 int gantry_net_tcp_message(void *request, int i, struct gantry_net_tcp_message *ret_message);
 /* Bulk lanes that a new connection of one of its devices asks for. */
-int gantry_net_tcp_lanes(int dev, int carries_all);
+int gantry_net_tcp_lanes(int dev, int links);
 
 /* A peer died, a deadline passed and the like: what NCCL calls a remote error. */
 static inline int gantry_result_is_remote(gantry_result r)

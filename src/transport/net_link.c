@@ -205,8 +205,8 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 					   .unpack = c->standing ? GANTRY_NET_UNPACK_OFF : GANTRY_NET_UNPACK_PARAM,
 					   .device = device,
 					   .own_reports = 1,
-					   .carries_all =
-						   c->standing || c->nchannels == 1 || !has_link_per_channel(c, c->me),
+					   .links = c->standing || !has_link_per_channel(c, c->me) ? 1 : c->nchannels,
+					   .cpus = (int)c->me->cpus,
 					   .standing_receives = c->standing};
 
 	contexts_mu_lock(&contexts_mu_one);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is on one host: the same kernel and the same GANTRY_HOST_ID. */
+#include <sched.h>
+
 #include "base/identity.h"
 #include "base/param.h"
 #include "test.h"
@@ -21,4 +23,25 @@ TEST(hosts)
 	CHECK(a != b);
 	CHECK_EQ(host_named("a"), a);
 	CHECK_EQ(gantry_boot_id(), plain); /* the name changes nothing about the machine */
+}
+
+TEST(cpu_sets)
+{
+	const uint64_t before = gantry_cpu_set_id();
+	cpu_set_t all, one;
+	int cpu = 0;
+
+	CHECK_EQ(gantry_cpu_set_id(), before);
+	host_named("elsewhere"); /* a name gives no CPUs */
+	CHECK_EQ(gantry_cpu_set_id(), before);
+	host_named("");
+	CHECK_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	CHECK_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+	CHECK_EQ(gantry_cpu_set_id() == before, CPU_COUNT(&all) == 1);
+	CHECK_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+	CHECK_EQ(gantry_cpu_set_id(), before);
 }

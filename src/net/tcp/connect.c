@@ -155,7 +155,7 @@ static void connector_fail(struct tcp_connector *c, gantry_result r, const char 
 /* (Re)starts from lane 0. */
 static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 {
-	int nlanes = 1 + gantry_net_tcp_lanes(c->dev, c->ctx.carries_all);
+	int nlanes = 1 + gantry_net_tcp_lanes(c->dev, c->ctx.links);
 	struct tcp_link *l;
 
 	attempts_drop(c);

@@ -42,7 +42,7 @@ struct tcp_context {
 	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
 	int plugin;		      /* it was PARAM: NCCL is the user */
 	int watched;		      /* its requests are looked at for stalls: stall.h */
-	int carries_all;	      /* see struct gantry_net_config */
+	int links;		      /* see struct gantry_net_config */
 	int standing_receives;	      /* the same */
 	char why[DEVMEM_WHY];	      /* OFF: why */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
@@ -162,6 +162,7 @@ struct tcp_network {
 	struct gantry_nic_list *nics; /* owned */
 	int ndevs;
 	struct tcp_device devs[TCP_MAX_DEVICES];
+	int cpus; /* share of this process, as the newest communicator has it; 0: none knows; relaxed */
 
 	uint64_t next_id GUARDED_BY(loop_mu);
 	struct gantry_list connectors GUARDED_BY(loop_mu), links GUARDED_BY(loop_mu);

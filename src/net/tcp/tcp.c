@@ -67,7 +67,9 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		TRY(tcp_rx_memory_resolve(config, ctx));
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
 		ctx->watched = !config->own_reports;
-		ctx->carries_all = config->carries_all;
+		ctx->links = config->links;
+		if (config->cpus)
+			store_relaxed(&tcp_network.cpus, config->cpus);
 		ctx->standing_receives = config->standing_receives;
 	}
 	*ret_ctx = ctx;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/settings.h"
@@ -118,22 +119,26 @@ static int ranks_here(void)
 int tcp_cpus_usable(void)
 {
 	cpu_set_t set;
-	int n = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+	int n = load_relaxed(&tcp_network.cpus);
 
-	n /= ranks_here();
+	if (!n)
+		n = (sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set)) / ranks_here();
 	return n > 1 ? n : 1;
 }
 
 /*
  * One per rail at least; more only where there are CPUs to drive them. Measured with 2 and 4 ranks on 16 CPUs
- * (bench/results/2026-11-17-h200.md): NCCL's two channels gain nothing from more than 4, one connection for all channels does.
+ * (bench/results/2026-11-17-h200.md): NCCL's two channels gain nothing from more than 4, one connection for all channels does. Four
+ * ranks with eight connections to each other were 10 % faster with one lane each than with two (2026-11-18-h200-engine.md).
  */
-int gantry_net_tcp_lanes(int dev, int carries_all)
+enum { FEW_LINKS = 2 };
+
+int gantry_net_tcp_lanes(int dev, int links)
 {
 	int rails = tcp_network.devs[dev].nrails, lanes = (int)gantry_params()->lanes, cpus = tcp_cpus_usable();
 
 	if (!lanes)
-		lanes = cpus < 4 ? 1 : cpus < 8 ? 2 : carries_all ? 8 : 4;
+		lanes = cpus < 4 || (cpus < 8 && links > FEW_LINKS) ? 1 : cpus < 8 ? 2 : links == 1 ? 8 : 4;
 	if (lanes < rails)
 		lanes = rails;
 	return lanes < WIRE_MAX_LANES ? lanes : WIRE_MAX_LANES - 1;

@@ -57,7 +57,7 @@ static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5, 0},
 				[GANTRY_PROTO_LL] = {2500, 300, 300, 5, 0},
 				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5, 0}},
-	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, 54},
+	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, 60},
 			       [GANTRY_PROTO_LL] = {8000, 6500, 2000, 5, 2000},
 			       [GANTRY_PROTO_LL128] = {8000, 6500, 2000, 5, 2000}},
 };
@@ -240,6 +240,36 @@ static uint64_t message_cost(const struct link_cost *c, uint32_t channels)
 	return 1000ull * c->message * (c->wire ? channels : 1);
 }
 
+/* Chunks of a channel's part. The other figures were fitted with one more where the last is full. */
+static uint64_t pieces_of(const struct coll_model *m, uint64_t part, uint64_t chunk)
+{
+	if (!on_gpu_net(m))
+		return part / chunk + 1;
+	return part ? (part + chunk - 1) / chunk : 1;
+}
+
+/*
+ * ps until the last hop has something to do. All of the buffer takes all hops: a chunk at each. Otherwise every rank begins at
+ * once, but between a GPU and the network even a slice takes long from hop to hop.
+ */
+static uint64_t fill_cost(const struct coll_model *m, const struct coll_amounts *a, uint64_t part,
+			  const struct coll_choice *c)
+{
+	const struct link_cost *local = &costs[m->limits.local][c->proto], *net = &costs[m->limits.remote][c->proto];
+	uint64_t chunk = (uint64_t)c->step_bytes * c->chunk_steps, slice = (uint64_t)c->step_bytes * c->slice_steps;
+	uint32_t hops = a->hops.local + a->hops.net;
+
+	if (hops < 2)
+		return 0;
+	if (a->parts == 1)
+		return (chunk < part ? chunk : part) * (hops - 1) * (a->hops.net ? net->move : local->move);
+	if (!on_gpu_net(m))
+		return 0;
+	part /= c->channels;
+	return (slice < part ? slice : part) * (a->hops.local * local->move + a->hops.net * net->move) * (hops - 1) /
+	       hops;
+}
+
 /* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */
 enum { COST_BYTES_BITS = 34 };
 static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
@@ -249,7 +279,7 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 	const struct link_cost *local = &costs[l->local][c->proto], *net = &costs[l->remote][c->proto];
 	uint64_t most = 1ull << COST_BYTES_BITS, parts = parts_of(a, bytes, c),
 		 part = (bytes < most ? bytes : most) / parts + 1, chunk = (uint64_t)c->step_bytes * c->chunk_steps;
-	uint64_t pieces = part / c->channels / chunk + 1;
+	uint64_t pieces = pieces_of(m, part / c->channels, chunk);
 	uint64_t hop = 1000ull * (a->hops.local * local->hop + a->hops.net * net->hop), move, messages;
 	uint32_t hops = a->hops.local + a->hops.net;
 	bool all_tcp = l->local == COLL_LINK_CPU_NET;
@@ -269,29 +299,50 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 	if (!a->overlaps && hops > 1)
 		hop += 1000ull * (pieces - 1) *
 		       (a->hops.local * turn_cost(l->local, local) + a->hops.net * turn_cost(l->remote, net));
-	if (a->parts == 1 && hops > 1)
-		move += (chunk < part ? chunk : part) * (hops - 1) * (a->hops.net ? net->move : local->move);
+	move += fill_cost(m, a, part, c);
 	return 1000ull * (on_gpu(l) ? BEGIN_GPU : BEGIN_CPU) + hop + messages + move;
 }
 
-/* Fills in what follows from algorithm and protocol. Answers the cost; UINT64_MAX: it is not to be had. */
-static uint64_t make_choice(const struct coll_model *m, const struct coll_ask *ask, enum coll_algo_id algo,
-			    enum gantry_proto proto, struct coll_choice *c)
+static uint64_t on_channels(const struct coll_model *m, const struct coll_ask *ask, enum coll_algo_id algo,
+			    enum gantry_proto proto, uint64_t channels, struct coll_choice *c)
 {
 	const struct coll_amounts *a = &m->amounts[algo][ask->kind];
 
-	if (!a->parts || !m->limits.step_bytes[proto] ||
-	    (coll_algos[algo]->network && (proto != GANTRY_PROTO_SIMPLE || ask->refused)))
-		return UINT64_MAX;
 	*c = (struct coll_choice){.algo = algo,
 				  .proto = proto,
-				  .channels =
-					  coll_algos[algo]->network ? 1 : (uint32_t)channels_of(m, proto, ask->bytes),
+				  .channels = (uint32_t)channels,
 				  .step_bytes = m->limits.step_bytes[proto]};
 	if (algo == COLL_DIRECT2 && m->limits.crowd > COLL_CROWD && m->limits.local == COLL_LINK_CPU_NET)
 		c->part_bytes = CROWD_PART;
 	choose_chunk(m, a, ask->bytes, c);
 	return cost_of(m, a, ask->bytes, c);
+}
+
+/*
+ * Fills in what follows from algorithm and protocol. Answers the cost; UINT64_MAX: it is not to be had. Between GPUs and a
+ * network every channel has messages of its own to each rank. As long as these are short, half the channels are tried.
+ */
+static uint64_t make_choice(const struct coll_model *m, const struct coll_ask *ask, enum coll_algo_id algo,
+			    enum gantry_proto proto, struct coll_choice *c)
+{
+	uint64_t least, n = channels_of(m, proto, ask->bytes), part;
+	bool network = coll_algos[algo]->network;
+
+	if (!m->amounts[algo][ask->kind].parts || !m->limits.step_bytes[proto] ||
+	    (network && (proto != GANTRY_PROTO_SIMPLE || ask->refused)))
+		return UINT64_MAX;
+	least = on_channels(m, ask, algo, proto, network ? 1 : n, c);
+	part = ask->bytes / m->amounts[algo][ask->kind].parts;
+	while (on_gpu_net(m) && c->channels > 1 && part / c->channels <= SLICE_NET_LONG) {
+		struct coll_choice half;
+		uint64_t cost = on_channels(m, ask, algo, proto, c->channels / 2, &half);
+
+		if (cost >= least)
+			break;
+		least = cost;
+		*c = half;
+	}
+	return least;
 }
 
 /* The algorithm that is asked for, or -1. What it cannot do goes by rings, and what reducers cannot do by what costs

@@ -212,7 +212,7 @@ static int attribute_flow(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu
 	int rc = 0;
 
 	(void)force;
-	lane->rx.stalled = false;
+	store_relaxed(&lane->rx.stalled, false);
 	while (f->at < f->list.n && rc == 0) {
 		struct devmem_frag *frag = &f->list.frags[f->at];
 		struct tcp_chunk *c = &f->chunks[f->head];
@@ -220,7 +220,7 @@ static int attribute_flow(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu
 
 		ASSERT(f->skip <= frag->len && dropped < DEVMEM_LIST_MAX);
 		if (!f->n) {
-			lane->rx.stalled = true;
+			store_relaxed(&lane->rx.stalled, true);
 			break;
 		}
 		if (len > c->left)

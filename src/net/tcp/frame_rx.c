@@ -656,7 +656,7 @@ static int take_header(struct tcp_lane *lane, struct look *look) REQUIRES(lane_r
 		rc = begin_frame(lane, rx->buf + rx->head, true);
 	}
 	if (rc > 0)
-		rx->stalled = true;
+		store_relaxed(&rx->stalled, true);
 	if (rc)
 		return rc < 0 ? -1 : 0;
 	look->unexpected -= look->unexpected > 0;
@@ -715,7 +715,7 @@ int tcp_frames_parse(struct tcp_lane *lane, bool force)
 	ASSERT_HELD(&lane->link->mu);
 	while ((rc = rx->state == TCP_RX_HEADER ? take_header(lane, &look) : take_payload(lane)) > 0) {
 		look.consumed = true;
-		rx->stalled = false;
+		store_relaxed(&rx->stalled, false);
 	}
 	if (rc == 0)
 		compact_buffer(rx);

@@ -287,7 +287,8 @@ static void undo_rx(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	rx->unexpected = NULL;
 	rx->left = 0;
 	rx->head = rx->tail = rx->bounced = 0;
-	rx->stalled = rx->large = false;
+	store_relaxed(&rx->stalled, false);
+	rx->large = false;
 }
 
 static void stop_tx(struct tcp_lane *lane) REQUIRES(lane_tx_mu, link_mu)

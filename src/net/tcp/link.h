@@ -350,9 +350,11 @@ struct tcp_lane_rx {
 	uint32_t room, head GUARDED_BY(lane_rx_mu), tail GUARDED_BY(lane_rx_mu);
 	bool large GUARDED_BY(lane_rx_mu); /* the last message was too large to be worth a second copy */
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a descriptor that is
-	 * on its way. */
-	bool stalled GUARDED_BY(lane_rx_mu);
-	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under link_mu */
+	 * on its way. Written under the lock, read relaxed. */
+	bool stalled;
+	/* Ticks; relaxed. Written under the lock, and for a flow also under link_mu; and by a worker that saw the socket
+	 * empty, which then may put off a look by a pace. */
+	uint64_t next_poll;
 	int eof;	    /* release */
 	uint64_t bytes;	    /* headers included; written under the lock, read relaxed */
 	uint64_t base;	    /* how many of them came by the lane's earlier sockets; the same */
@@ -489,7 +491,8 @@ struct tcp_ending {
 	bool hung_up; /* both sides have nothing more to send: our side of the sockets is shut */
 };
 
-/* Ticks, relaxed: last received from the peer; last sent to the peer; a user progressed the link; bulk bytes moved. */
+/* Ticks, relaxed: last received from the peer; last sent to the peer; a user progressed the link; bulk bytes moved, or the
+ * first of them were asked for. */
 struct tcp_activity {
 	uint64_t heard, told, progressed, bulk_moved;
 	/* Relaxed: the peer's kernel has acknowledged nothing more of lane 0 for three eighths of the deadline, although

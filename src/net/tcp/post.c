@@ -189,7 +189,8 @@ static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *
 	if (s->eager)
 		return;
 	s->seq = l->tx.next_seq++;
-	fetch_add_relaxed(&l->tx.bulk_pending, 1);
+	if (!fetch_add_relaxed(&l->tx.bulk_pending, 1))
+		store_relaxed(&l->last.bulk_moved, gantry_ticks());
 }
 
 gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how, void **ret_request)
@@ -329,6 +330,8 @@ static enum tell queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **da
 	enum tell tell = TELL_NOTHING;
 
 	ASSERT_HELD(&l->mu);
+	if (recv->large && !load_relaxed(&l->rx.large_posted))
+		store_relaxed(&l->last.bulk_moved, gantry_ticks());
 	tcp_count_posted(l, recv, 1);
 	gantry_list_append(&l->rx.posted, &recv->head.node);
 	for (int i = 0; i < recv->n; i++) {

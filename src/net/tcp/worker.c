@@ -37,8 +37,8 @@ static bool is_due(const struct tcp_lane *lane, uint64_t now)
 }
 
 /*
- * While workers move bulk bytes, the user's thread keeps its hands free: it has other connections and a GPU to look
- * after. If nothing has moved for a while, it does not rely on them.
+ * While workers move bulk bytes, the user's thread keeps its hands free: it has other connections and a GPU to look after,
+ * which wait for what it copies here. If nothing has moved for a while although something should, it does not rely on them.
  */
 static bool is_helped(const struct tcp_link *l, uint64_t now)
 {
@@ -142,32 +142,6 @@ static int is_active(const struct tcp_link *l)
 	return !tcp_link_failed(l) && (load_relaxed(&l->tx.bulk_pending) || bulk_expected(l));
 }
 
-/* 1: bytes moved. */
-static int serve_link(struct tcp_link *l, int first)
-{
-	int sending = load_relaxed(&l->tx.bulk_pending) != 0;
-	int receiving = bulk_expected(l);
-	int moved = 0, lanes = l->nlanes - 1;
-	uint64_t now = gantry_ticks();
-
-	tcp_stage_progress(l);
-	/* What comes on lanes to device memory is announced on the control lane. */
-	if (receiving && l->session.device_rx && is_due(&l->lanes[0], now))
-		moved |= tcp_lane_rx(&l->lanes[0], 0);
-	/* Each worker starts at a lane of its own, so that they rarely meet. */
-	for (int k = 0; k < lanes; k++) {
-		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];
-
-		if (receiving && is_due(lane, now))
-			moved |= tcp_lane_rx(lane, 0);
-		if (sending)
-			moved |= tcp_bulk_tx(lane);
-	}
-	if (moved && load_relaxed(&l->tx.pending))
-		tcp_control_flush(l);
-	return moved;
-}
-
 /* Takes link i of the table for this worker, or NULL. */
 static struct tcp_link *grab_link(int self, uint32_t i)
 {
@@ -225,28 +199,126 @@ static void note_active(uint32_t links)
 		write_one(workers.more_fd);
 }
 
+/*
+ * Lanes on which bytes are expected and none are known to be. A round asks for all of them in one system call: with a link for
+ * each of a GPU's channels there are dozens, and six workers that read each of them every few microseconds did little else.
+ * Between two grabs of its link a lane may go away and its descriptor be another's. Then the answer is wrong, and a lane is
+ * read once too often or too seldom.
+ */
+enum { MAX_ASKED = 128, READ_AT_ONCE = 2 };
+struct asked {
+	int n;
+	struct pollfd fds[MAX_ASKED];
+	struct {
+		uint32_t link; /* of the table */
+		int lane;
+	} of[MAX_ASKED];
+};
+
+/* Bytes may be in the lane's buffer, or its socket does not tell by being readable. */
+static bool is_worth_reading(const struct tcp_lane *lane)
+{
+	return !load_relaxed(&lane->rx.next_poll) || load_relaxed(&lane->rx.stalled) || lane->flow;
+}
+
+/* 1: bytes moved. */
+static int read_or_ask(struct tcp_lane *lane, uint32_t link, struct asked *asked)
+{
+	if (is_worth_reading(lane) || asked->n == MAX_ASKED)
+		return tcp_lane_rx(lane, false);
+	asked->fds[asked->n] = (struct pollfd){.fd = lane->io.fd, .events = POLLIN};
+	asked->of[asked->n].link = link;
+	asked->of[asked->n].lane = lane->index;
+	asked->n++;
+	return 0;
+}
+
+/* 1: bytes moved. */
+static int serve_link(struct tcp_link *l, uint32_t link, int self, struct asked *asked)
+{
+	int sending = load_relaxed(&l->tx.bulk_pending) != 0;
+	int receiving = bulk_expected(l);
+	int moved = 0, lanes = l->nlanes - 1;
+	uint64_t now = gantry_ticks();
+
+	tcp_stage_progress(l);
+	/* What comes on lanes to device memory is announced on the control lane. */
+	if (receiving && l->session.device_rx && is_due(&l->lanes[0], now))
+		moved |= tcp_lane_rx(&l->lanes[0], false);
+	/* Each worker starts at a lane of its own, so that they rarely meet. */
+	for (int k = 0; k < lanes; k++) {
+		struct tcp_lane *lane = &l->lanes[1 + (self + k) % lanes];
+
+		if (receiving && is_due(lane, now))
+			moved |= read_or_ask(lane, link, asked);
+		if (sending)
+			moved |= tcp_bulk_tx(lane);
+	}
+	if (moved && load_relaxed(&l->tx.pending))
+		tcp_control_flush(l);
+	return moved;
+}
+
+/* 1: bytes moved. */
+static int read_asked(struct tcp_link *l, int lane, bool readable)
+{
+	int moved;
+
+	if (lane >= l->nlanes)
+		return 0;
+	if (!readable) {
+		store_relaxed(&l->lanes[lane].rx.next_poll, gantry_ticks() + l->session.pace_ticks);
+		return 0;
+	}
+	moved = tcp_lane_rx(&l->lanes[lane], false);
+	if (moved && load_relaxed(&l->tx.pending))
+		tcp_control_flush(l);
+	return moved;
+}
+
+/* 1: bytes moved. */
+static int read_readable(int self, struct asked *asked)
+{
+	bool all = asked->n <= READ_AT_ONCE;
+	int moved = 0;
+
+	if (!all && poll(asked->fds, (nfds_t)asked->n, 0) < 0)
+		return 0;
+	for (int i = 0; i < asked->n; i++) {
+		struct tcp_link *l = grab_link(self, asked->of[i].link);
+
+		if (!l)
+			continue;
+		moved |= read_asked(l, asked->of[i].lane, all || asked->fds[i].revents);
+		drop_link(self);
+	}
+	return moved;
+}
+
 /* One round over all links. Returns 2 if bytes moved, 1 if large messages are outstanding, 0 if there is nothing. */
 static int look_around(int self)
 {
 	uint32_t n = load_acquire(&workers.nlinks), active = 0;
-	int result = 0;
+	struct asked asked;
+	int moved = 0;
+
+	asked.n = 0;
 
 	for (uint32_t k = 0; k < n; k++) {
-		struct tcp_link *l = grab_link(self, (k + (uint32_t)self) % n);
+		uint32_t i = (k + (uint32_t)self) % n;
+		struct tcp_link *l = grab_link(self, i);
 
 		if (!l)
 			continue;
 		if (is_active(l)) {
 			active++;
-			if (result == 0)
-				result = 1;
-			if (serve_link(l, self))
-				result = 2;
+			moved |= serve_link(l, i, self, &asked);
 		}
 		drop_link(self);
 	}
+	moved |= read_readable(self, &asked);
 	note_active(active);
-	return result;
+	return moved ? 2 : active ? 1 : 0;
 }
 
 static void sleep_until_needed(int self)

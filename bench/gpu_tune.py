@@ -126,7 +126,8 @@ def time_steps(rank, ranks, args):
 
 
 def rank_main(rank, args, env, port, result):
-    os.environ.update(env, NCCL_HOSTID="host%d" % rank, NCCL_SOCKET_IFNAME="lo")
+    # torchrun says how many ranks share the machine, and the plugin takes only its part of the CPUs.
+    os.environ.update(env, NCCL_HOSTID="host%d" % rank, NCCL_SOCKET_IFNAME="lo", LOCAL_WORLD_SIZE=str(args.ranks))
     if "NCCL_DEBUG" in env:
         os.environ["NCCL_DEBUG_FILE"] = result + ".nccl.%d" % rank
     if args.part == "train":

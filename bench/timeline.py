@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The time line of single collectives over the network, from traces of all ranks of one host.
+"""The time line of single collectives over the network, from traces of two ranks of one host.
 
     GANTRY_TRACE=DIR gantry perf all_reduce --transport net ... ; bench/timeline.py DIR [--call N] [--slices]
 
 For each slice of a message's way, from the kernel that posts it to the kernel that consumes it: how long it takes,
 and when, in us from the beginning of the call. Medians are over all slices of the call in the middle of the trace
-(--call takes another); --slices prints every slice. Messages of a channel are told apart by their tag, so all ranks
-need Gantry's own network, and ranks on one host, since clocks are not aligned.
+(--call takes another); --slices prints every slice. Messages of a channel are told apart by their tag, so both ranks
+need Gantry's own network, and one host, since clocks are not aligned.
 """
 import argparse
 import collections
@@ -143,8 +143,8 @@ def main():
     for path in glob.glob(os.path.join(a.dir, "trace-*.jsonl")):
         r = Rank(path)
         ranks[r.rank] = r
-    if not ranks:
-        sys.exit("%s: no traces" % a.dir)
+    if sorted(ranks) != [0, 1]:
+        sys.exit("%s: expected traces of ranks 0 and 1, found %s" % (a.dir, ", ".join(map(str, sorted(ranks))) or "none"))
     numbers = sorted(set.intersection(*(set(r.calls()) for r in ranks.values())))
     if not numbers:
         sys.exit("%s: no collective that began and ended on all ranks" % a.dir)

@@ -56,7 +56,7 @@ struct gantry_peer_info {
 	uint32_t coll_step;   /* collectives: bytes of a step of Simple that the rings of its transports hold */
 	uint32_t coll_protos; /* 1 << enum gantry_proto: which all its connections have */
 	uint32_t apart[16];   /* GPUs that its process sees and its own does not reach: hashes of bus ids; 0: none */
-	uint32_t cpus;	      /* its share of those that its process may use, if other ranks may use them too */
+	uint32_t cpus;	      /* that its process may use, or its share if those of other ranks may use them too */
 	uint32_t numa;	      /* 1 + NUMA node of its GPU, or of the CPUs of its process; 0: not known, or several */
 };
 

@@ -52,12 +52,14 @@ uint64_t gantry_host_id(void)
 	return *named ? gantry_boot_id() ^ hash_of(named) : gantry_boot_id();
 }
 
-uint64_t gantry_cpu_set_id(void)
+uint64_t gantry_cpu_set_id(uint32_t *ret_cpus)
 {
 	cpu_set_t set;
 
 	CPU_ZERO(&set);
-	(void)sched_getaffinity(0, sizeof(set), &set); /* without it all of a machine count as sharing its CPUs */
+	if (sched_getaffinity(0, sizeof(set), &set)) /* more CPUs than the set has: all count as sharing one */
+		CPU_SET(0, &set);
+	*ret_cpus = (uint32_t)CPU_COUNT(&set);
 	return gantry_boot_id() ^ hash_bytes(&set, sizeof(set));
 }
 

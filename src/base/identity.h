@@ -10,8 +10,8 @@
 uint64_t gantry_boot_id(void);
 /* Equal <=> one host, for all that tells hosts apart: the same kernel and the same GANTRY_HOST_ID. */
 uint64_t gantry_host_id(void);
-/* Equal <=> processes of the same running kernel that may use the same CPUs. */
-uint64_t gantry_cpu_set_id(void);
+/* Equal <=> threads of the same running kernel that may use the same CPUs. */
+uint64_t gantry_cpu_set_id(uint32_t *ret_cpus);
 /* Random, never 0; a forked child has another one. */
 uint64_t gantry_process_id(void);
 /* "node7 pid 123": what peers show to people. Lives as long as the calling thread; its next call overwrites it. */

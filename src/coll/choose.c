@@ -9,7 +9,7 @@
  *        + hops * a chunk, where all of the buffer takes all hops
  *        + half of the hops' latency for each further chunk, where a rank ends one before it begins the next
  *
- * Where ranks are more than the cores of their host, messages and bytes cost as many times more, messages over TCP also
+ * Where ranks are more than the cores they share, messages and bytes cost as many times more, messages over TCP also
  * what the kernel does for them, since no core does that beside the ranks, and a hop waits until its receiver gets a core.
  * There direct2 cuts the buffer into few parts: with one, a rank reduces for all, in as few messages as can be. On a GPU
  * channels share the bytes, as far as the network that is common to them is not the limit.

@@ -160,8 +160,8 @@ struct coll_limits {
 	uint32_t channels;		    /* at most */
 	uint32_t step_bytes[GANTRY_PROTOS]; /* that every connection has; 0: the protocol is not there everywhere */
 	enum coll_link local, remote;	    /* inside and between hosts */
-	uint32_t crowd;			    /* ranks per core of the fullest host, in parts of COLL_CROWD */
-	uint32_t cores;			    /* of a rank on the host that has fewest for each; 0: not known */
+	uint32_t crowd;			    /* ranks per core where they are most, in parts of COLL_CROWD */
+	uint32_t cores;			    /* of a rank where they are fewest; 0: not known */
 	bool network;			    /* by reducers wherever they can, whatever GANTRY_ALGO says */
 	bool reducers;			    /* which are other machines: hosts do not reduce for each other */
 };

@@ -37,7 +37,6 @@ void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info 
 	if (strcmp(comm->transport, "net") != 0)
 		step = least(least(step, p->shm_step), p->p2p_step);
 	info->coll_step = (uint32_t)step;
-	info->cpus = (uint32_t)gantry_wait_limits()->cpus;
 	info->coll_protos = 1u << GANTRY_PROTO_SIMPLE;
 	/* Copy engines have no lines, and of transports from elsewhere nothing is known. */
 	if (p->p2p_copy == PARAM_P2P_COPY_OFF && p->shm_copy == PARAM_SHM_COPY_OFF && !*p->transport_libs)

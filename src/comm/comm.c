@@ -339,8 +339,9 @@ static int default_channels(const struct gantry_comm *comm)
 }
 
 /*
- * Ranks that may use the same CPUs share them: from here on a rank's `cpus` are its part. Hosts do not matter here: ranks may
- * only say that they are on other ones (NCCL_HOSTID, GANTRY_HOST_ID), and launchers give each rank of a host cores of its own.
+ * Ranks that may use the same CPUs share them: from here on `cpus` are the share of a rank's process. Hosts do not matter here:
+ * ranks may only say that they are on other ones (NCCL_HOSTID, GANTRY_HOST_ID), and launchers may give each rank of a host cores
+ * of its own.
  */
 static void share_cpus(struct gantry_comm *comm, const struct card *all)
 {
@@ -349,13 +350,15 @@ static void share_cpus(struct gantry_comm *comm, const struct card *all)
 	c->crowd = COLL_CROWD;
 	c->cores = UINT32_MAX;
 	for (int i = 0; i < comm->nranks; i++) {
-		uint32_t ranks = 0, cpus = all[i].info.cpus ? all[i].info.cpus : 1, share;
+		uint32_t ranks = 0, own = 0, cpus = all[i].info.cpus ? all[i].info.cpus : 1, cores;
 
-		for (int k = 0; k < comm->nranks; k++)
+		for (int k = 0; k < comm->nranks; k++) {
 			ranks += all[k].cpu_set == all[i].cpu_set;
-		share = cpus / ranks ? cpus / ranks : 1;
-		comm->infos[i].cpus = share;
-		c->cores = share < c->cores ? share : c->cores;
+			own += all[k].cpu_set == all[i].cpu_set && all[k].info.process == all[i].info.process;
+		}
+		cores = cpus / ranks ? cpus / ranks : 1;
+		c->cores = cores < c->cores ? cores : c->cores;
+		comm->infos[i].cpus = cpus * own / ranks ? cpus * own / ranks : 1;
 		if (ranks * COLL_CROWD / cpus > c->crowd)
 			c->crowd = ranks * COLL_CROWD / cpus;
 	}
@@ -401,7 +404,7 @@ static gantry_result agree_on_cards(struct gantry_comm *comm)
 	ASSERT(comm->ctl && !comm->infos && !comm->peers);
 	own_info(comm, &mine.info);
 	mine.step_net = comm_coll_step_net(comm);
-	mine.cpu_set = gantry_cpu_set_id();
+	mine.cpu_set = gantry_cpu_set_id(&mine.info.cpus);
 	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, comm->life.channels, &settings, names));
 	mine.settings = hash_settings(&settings);

@@ -47,6 +47,8 @@ kill_sockets()
 	[ -n "$(ip netns exec "$ns" ss -HK "$@" 2>/dev/null)" ]
 }
 
+backed_off() { ip netns exec $a ss -Hti dst 10.97.0.2 | grep -q 'backoff:[4-9]'; }
+
 begin 4000
 for i in 1 2 3; do
 	n=$(replaced)
@@ -61,7 +63,8 @@ done
 n=$(replaced)
 ip -n $m link set p1 down
 kill -CONT $client
-sleep 3.3 # now TCP waits until 6 s have passed: a new socket is there before
+# Four times in vain: now TCP waits for 3 s and more, and a new socket is there before.
+await backed_off || { ip netns exec $a ss -Hti dst 10.97.0.2; fail "TCP does not notice an outage"; }
 kill -0 $client || { cat "$tmp/client"; fail "the stream ended in an outage"; }
 ip -n $m link set p1 up
 wait $client || { cat "$tmp/client"; fail "the stream did not survive"; }

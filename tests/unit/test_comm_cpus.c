@@ -27,15 +27,14 @@ static void keep_to_cpu(int which)
 static void look(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 		 struct gantry_stream *s)
 {
-	uint32_t cpus = (uint32_t)gantry_wait_limits()->cpus, ranks = apart ? 1 : (uint32_t)w->nranks,
-		 share = cpus / ranks ? cpus / ranks : 1;
+	uint32_t cpus = apart ? 1 : (uint32_t)gantry_wait_limits()->cpus, ranks = apart ? 1 : (uint32_t)w->nranks;
 
 	(void)rank;
 	(void)dev;
 	(void)s;
 	for (int i = 0; i < w->nranks; i++)
-		CHECK_EQ(comm->infos[i].cpus, share);
-	CHECK_EQ(comm->coll->model.limits.cores, share);
+		CHECK_EQ(comm->infos[i].cpus, cpus); /* one process has all ranks */
+	CHECK_EQ(comm->coll->model.limits.cores, cpus / ranks ? cpus / ranks : 1);
 	CHECK_EQ(comm->coll->model.limits.crowd, ranks > cpus ? ranks * COLL_CROWD / cpus : COLL_CROWD);
 	CHECK_OK(gantry_comm_destroy(comm));
 }

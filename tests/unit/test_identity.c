@@ -27,21 +27,24 @@ TEST(hosts)
 
 TEST(cpu_sets)
 {
-	const uint64_t before = gantry_cpu_set_id();
+	uint32_t cpus = 0, now = 0;
+	const uint64_t before = gantry_cpu_set_id(&cpus);
 	cpu_set_t all, one;
 	int cpu = 0;
 
-	CHECK_EQ(gantry_cpu_set_id(), before);
 	host_named("elsewhere"); /* a name gives no CPUs */
-	CHECK_EQ(gantry_cpu_set_id(), before);
+	CHECK_EQ(gantry_cpu_set_id(&now), before);
 	host_named("");
 	CHECK_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+	CHECK_EQ(cpus, (uint32_t)CPU_COUNT(&all));
+	CHECK_EQ(now, cpus);
 	while (!CPU_ISSET(cpu, &all))
 		cpu++;
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
 	CHECK_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-	CHECK_EQ(gantry_cpu_set_id() == before, CPU_COUNT(&all) == 1);
+	CHECK_EQ(gantry_cpu_set_id(&now) == before, cpus == 1);
+	CHECK_EQ(now, 1u);
 	CHECK_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
-	CHECK_EQ(gantry_cpu_set_id(), before);
+	CHECK_EQ(gantry_cpu_set_id(&now), before);
 }

@@ -162,7 +162,7 @@ struct tcp_network {
 	struct gantry_nic_list *nics; /* owned */
 	int ndevs;
 	struct tcp_device devs[TCP_MAX_DEVICES];
-	int cpus; /* share of this process, as the newest communicator has it; 0: none knows; relaxed */
+	int cpus; /* share of this process, the least that a communicator has told; 0: none has; relaxed */
 
 	uint64_t next_id GUARDED_BY(loop_mu);
 	struct gantry_list connectors GUARDED_BY(loop_mu), links GUARDED_BY(loop_mu);

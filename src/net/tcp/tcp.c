@@ -45,6 +45,15 @@ struct tcp_mr {
 	struct tcp_txmem *txmem; /* owned: messages are sent from it without a copy; NULL: through the stage */
 };
 
+/* The fewest count: a communicator of some ranks knows nothing of the others beside it. */
+static void note_cpus(int cpus)
+{
+	inet_loop_lock();
+	if (cpus && (!tcp_network.cpus || cpus < tcp_network.cpus))
+		store_relaxed(&tcp_network.cpus, cpus);
+	inet_loop_unlock();
+}
+
 static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
 			      void **ret_ctx)
 {
@@ -68,8 +77,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
 		ctx->watched = !config->own_reports;
 		ctx->links = config->links;
-		if (config->cpus)
-			store_relaxed(&tcp_network.cpus, config->cpus);
+		note_cpus(config->cpus);
 		ctx->standing_receives = config->standing_receives;
 	}
 	*ret_ctx = ctx;

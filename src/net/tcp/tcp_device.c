@@ -126,13 +126,13 @@ int tcp_cpus_usable(void)
 	return n > 1 ? n : 1;
 }
 
+enum { FEW_LINKS = 2 };
+
 /*
  * One per rail at least; more only where there are CPUs to drive them. Measured with 2 and 4 ranks on 16 CPUs
  * (bench/results/2026-11-17-h200.md): NCCL's two channels gain nothing from more than 4, one connection for all channels does. Four
  * ranks with eight connections to each other were 10 % faster with one lane each than with two (2026-11-18-h200-engine.md).
  */
-enum { FEW_LINKS = 2 };
-
 int gantry_net_tcp_lanes(int dev, int links)
 {
 	int rails = tcp_network.devs[dev].nrails, lanes = (int)gantry_params()->lanes, cpus = tcp_cpus_usable();

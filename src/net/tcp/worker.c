@@ -108,7 +108,7 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 
 /* ---- worker threads ---- */
 
-enum { MAX_WORKERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
+enum { MAX_WORKERS = 32, MAX_LINKS = 4096, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
 /*
  * Where CPUs are short, as many are awake as here, or two for each link with large messages outstanding if that is more: what else
  * spins takes time from those that work. That they are short is seen by a worker that yields and does not come back soon.
@@ -215,10 +215,10 @@ struct asked {
 	} of[MAX_ASKED];
 };
 
-/* Bytes may be in the lane's buffer, or its socket does not tell by being readable. */
+/* Bytes that were read may be buffered, or poll does not show what has come. */
 static bool is_worth_reading(const struct tcp_lane *lane)
 {
-	return !load_relaxed(&lane->rx.next_poll) || load_relaxed(&lane->rx.stalled) || lane->flow;
+	return !load_relaxed(&lane->rx.next_poll) || load_relaxed(&lane->rx.stalled) || lane->sealed || lane->flow;
 }
 
 /* 1: bytes moved. */

@@ -99,7 +99,7 @@ static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id
 			moved[plan->peers[at].rank == rank || topo->host[plan->peers[at].rank] != topo->host[rank]]++;
 		}
 	}
-	a->parts = kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER ? (uint32_t)topo->nranks : plan->nparts;
+	a->parts = coll_by_rank(kind) ? (uint32_t)topo->nranks : plan->nparts;
 	a->overlaps |= plan->delay > 0;
 	coll_plan_free(plan);
 	/* A rank with most of its messages over the network is the slowest. */
@@ -141,6 +141,7 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 
 /* ---- a choice and its cost ---- */
 
+enum { EXCHANGE_PLANNED = 65536 };
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
 enum { SLICE_NET = 262144, SLICE_NET_LONG = 524288, DEEP_SLICES = 4 };
 
@@ -345,8 +346,17 @@ static uint64_t make_choice(const struct coll_model *m, const struct coll_ask *a
 	return least;
 }
 
-/* The algorithm that is asked for, or -1. What it cannot do goes by rings, and what reducers cannot do by what costs
- * least. */
+/*
+ * Sends and receives of a group interleave, and need no copy of large buffers. A plan is fewer instructions, and over the network
+ * the thread that waits does a small one by itself.
+ */
+bool coll_plans_exchange(const struct coll_model *m, uint64_t part)
+{
+	return !on_gpu(&m->limits) && part <= EXCHANGE_PLANNED && coll_direct.supports(m->topo, COLL_ALL_TO_ALL);
+}
+
+/* The algorithm that is asked for, or -1. What it cannot do goes by rings or, if those cannot, as what reducers cannot do, by
+ * what costs least. */
 static int wanted_algo(const struct coll_model *m, const struct coll_ask *ask)
 {
 	const struct gantry_params *p = gantry_params();
@@ -354,7 +364,9 @@ static int wanted_algo(const struct coll_model *m, const struct coll_ask *ask)
 
 	if (algo >= 0 && coll_algos[algo]->network && (ask->refused || !m->amounts[algo][ask->kind].parts))
 		return -1;
-	return algo < 0 || m->amounts[algo][ask->kind].parts ? algo : COLL_RING;
+	if (algo < 0 || m->amounts[algo][ask->kind].parts)
+		return algo;
+	return m->amounts[COLL_RING][ask->kind].parts ? COLL_RING : -1;
 }
 
 /* Whether GANTRY_ALGO and GANTRY_PROTO allow it. What is asked for and cannot be done goes by Simple. */

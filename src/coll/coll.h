@@ -34,7 +34,33 @@ static inline uint32_t coll_type_bytes(unsigned type)
 	return type < GANTRY_TYPE_COUNT ? bytes[type] : 0;
 }
 
-enum coll_kind { COLL_ALL_REDUCE, COLL_REDUCE, COLL_BROADCAST, COLL_ALL_GATHER, COLL_REDUCE_SCATTER, COLL_KINDS };
+enum coll_kind {
+	COLL_ALL_REDUCE,
+	COLL_REDUCE,
+	COLL_BROADCAST,
+	/* Buffers with a part of each rank: */
+	COLL_ALL_GATHER,
+	COLL_REDUCE_SCATTER,
+	COLL_ALL_TO_ALL, /* if coll_plans_exchange */
+	COLL_KINDS
+};
+
+static inline bool coll_by_rank(enum coll_kind kind)
+{
+	return kind >= COLL_ALL_GATHER;
+}
+static inline bool coll_in_by_rank(enum coll_kind kind)
+{
+	return kind == COLL_REDUCE_SCATTER || kind == COLL_ALL_TO_ALL;
+}
+static inline bool coll_out_by_rank(enum coll_kind kind)
+{
+	return kind == COLL_ALL_GATHER || kind == COLL_ALL_TO_ALL;
+}
+static inline bool coll_reduces(enum coll_kind kind)
+{
+	return kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_REDUCE_SCATTER;
+}
 
 /*
  * The ranks of a communicator and where they are. The same on all ranks, but for `rank`. To algorithms and the cost model
@@ -199,6 +225,8 @@ struct coll_ask {
 };
 /* GANTRY_ALGO and GANTRY_PROTO decide where they are set. */
 gantry_result coll_choose(struct coll_model *m, const struct coll_ask *ask, struct coll_choice *ret_choice);
+/* Whether an all_to_all with parts of so many bytes has a plan; else it is a group of sends and receives. */
+bool coll_plans_exchange(const struct coll_model *m, uint64_t part);
 /* What it would choose, and what the others would cost, as lines of text. */
 gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FILE *f);
 

@@ -99,6 +99,11 @@ static void direct_plan(struct coll_builder *b)
 		else
 			coll_add_one(b, GANTRY_PRIM_RECV, 0, b->root, -1, 0);
 		break;
+	case COLL_ALL_TO_ALL:
+		send_parts(b, peers, n);
+		coll_add_one(b, PRIM_IN | PRIM_OUT, (uint32_t)r, -1, -1, 0);
+		recv_parts(b, peers, n);
+		break;
 	default: /* COLL_REDUCE */
 		if (r == b->root)
 			coll_add_reduce(b, 0, peers, n);

@@ -32,6 +32,6 @@ void coll_plan_name_ranks(struct coll_plan *plan, enum coll_kind kind, const int
 	for (uint32_t i = 0; i < plan->npeers; i++)
 		plan->peers[i].rank = order[plan->peers[i].rank];
 	/* Their parts are the ranks'; those of the others are cuts of a buffer, which have no owner. */
-	for (uint32_t i = 0; i < plan->nsteps && (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER); i++)
+	for (uint32_t i = 0; i < plan->nsteps && coll_by_rank(kind); i++)
 		plan->steps[i].part = (uint32_t)order[plan->steps[i].part];
 }

@@ -16,7 +16,7 @@ const struct coll_algo *const coll_algos[COLL_ALGOS] = {
 const char *coll_kind_name(enum coll_kind kind)
 {
 	static const char *const names[COLL_KINDS] = {"all_reduce", "reduce", "broadcast", "all_gather",
-						      "reduce_scatter"};
+						      "reduce_scatter", "all_to_all"};
 
 	return names[kind];
 }
@@ -201,10 +201,9 @@ void coll_share(const struct coll_shape *shape, const struct coll_plan *plan, co
 	cut_share(shape->count, channel, choice->channels, unit, &ret->begin, &ret->count);
 	ret->whole = UINT64_MAX;
 	ret->in_stride = ret->out_stride = 0;
-	if (shape->kind == COLL_ALL_GATHER) {
-		ret->out_stride = shape->count;
-	} else if (shape->kind == COLL_REDUCE_SCATTER) {
-		ret->in_stride = shape->count;
+	if (coll_by_rank(shape->kind)) {
+		ret->in_stride = coll_in_by_rank(shape->kind) ? shape->count : 0;
+		ret->out_stride = coll_out_by_rank(shape->kind) ? shape->count : 0;
 	} else if (plan->nparts > 1) {
 		uint64_t least = choice->part_bytes / shape->elem;
 

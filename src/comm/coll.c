@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives: a call becomes a plan (coll/coll.h), shares of it for the kernel's blocks, and operations for the proxy.
- * all_to_all, gather and scatter are groups of sends and receives.
+ * gather, scatter and a large all_to_all are groups of sends and receives.
  *
  * Plans are made when they are first needed and kept: their steps, and a table of the device's connections, in memory
  * that the kernel reads. What all ranks must do alike follows from the arguments of the call, which are the same
@@ -201,8 +201,8 @@ static void fill_average(int nranks, struct gantry_coll *c)
 		c->op = GANTRY_OP_PREMUL;
 }
 
-/* The share of one channel. */
-static void plan_share(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t ch, uint8_t ptr,
+/* The share of one channel, without the buffers of the call. */
+static void plan_share(const struct gantry_comm *comm, const struct comm_collective *coll, uint32_t ch,
 		       struct gantry_coll *c)
 {
 	const struct coll_plan *plan = coll->plan->channels[ch].plan;
@@ -215,17 +215,13 @@ static void plan_share(struct gantry_comm *comm, const struct comm_collective *c
 	memset(c, 0, sizeof(*c));
 	c->type = coll->type;
 	c->op = coll->op;
-	c->ptr = ptr;
 	coll_share(&shape, plan, &coll->choice, ch, c);
 	c->steps = (const void *)dev;
 	c->conns = (void *)(dev + (plan->nsteps * sizeof(*plan->steps) + 15) / 16 * 16);
-	c->in = coll->in;
-	c->out = coll->out;
 	c->scalar = coll->scalar;
 	c->scalar_at = coll->scalar_at;
 	if (coll->op == GANTRY_OP_AVG)
 		fill_average(comm->nranks, c);
-	c->id = comm->coll->calls;
 }
 
 /* One operation for each proxied connection that moves something. ops: a chain to be filled in, or NULL: only counts. */
@@ -348,8 +344,9 @@ static gantry_result prepare(struct gantry_comm *comm, const struct comm_collect
 	return GANTRY_OK;
 }
 
-/* Fills the work in: the shares of all channels. */
-static void plan_shares(struct gantry_comm *comm, const struct comm_collective *coll, struct comm_work *w)
+/* Fills the work in: the shares of all channels. again: that of the one channel, planned before; or NULL. */
+static void plan_shares(struct gantry_comm *comm, const struct comm_collective *coll, const struct gantry_coll *again,
+			struct comm_work *w)
 {
 	uint32_t channels = coll->choice.channels;
 	struct gantry_coll *shares = w->host.colls;
@@ -357,10 +354,16 @@ static void plan_shares(struct gantry_comm *comm, const struct comm_collective *
 	uint8_t ptr = comm_memory_ptr(comm, coll, shifts);
 
 	for (uint32_t ch = 0; ch < channels; ch++) {
-		plan_share(comm, coll, ch, ptr, &shares[ch]);
+		if (again)
+			shares[ch] = *again;
+		else
+			plan_share(comm, coll, ch, &shares[ch]);
+		shares[ch].in = coll->in;
+		shares[ch].out = coll->out;
+		shares[ch].id = comm->coll->calls;
+		shares[ch].ptr = ptr;
+		shares[ch].shifts = ptr ? mapped : NULL;
 		count_turns(comm, coll, ch);
-		if (ptr)
-			shares[ch].shifts = mapped;
 		mapped += 2 * coll->plan->channels[ch].plan->npeers;
 		if (w->times_host)
 			comm_times_coll(comm, &w->times_host[ch], ch);
@@ -382,33 +385,55 @@ static gantry_result launch_shares(struct gantry_comm *comm, const struct comm_c
 				     .args = &args,
 				     .args_size = sizeof(args),
 				     .blocks = channels,
-				     .lanes = lanes_for(coll),
 				     .ntimes = channels};
 
 	TRY_NOW(make_ops(comm, coll, w->host.colls, &launch.ops));
 	launch.drives = launch.ops && comm_drives(comm, coll->bytes);
-	if (channels == 1 && !w->captured)
-		args.one = w->host.colls[0];
-	else
-		args.colls = w->mapped.colls;
+	args.colls = w->mapped.colls;
+	if (comm->device->sleeps) {
+		launch.args_size = offsetof(struct gantry_coll_args, one);
+	} else {
+		launch.lanes = lanes_for(coll);
+		if (channels == 1 && !w->captured) {
+			args.one = w->host.colls[0];
+			args.colls = NULL;
+		}
+	}
 	return comm_work_launch(comm, w, &launch);
+}
+
+static gantry_result enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
+			     const struct gantry_coll *again, const struct gantry_kernel *kernel,
+			     struct gantry_stream *stream)
+{
+	uint32_t channels = coll->choice.channels;
+	struct comm_work *w;
+
+	TRY_NOW(comm_work_get(comm, channels * sizeof(struct gantry_coll) + 2 * count_entries(coll) * sizeof(uint64_t),
+			      stream, &w));
+	comm_note(comm, coll, ++comm->launches->op_ids);
+	plan_shares(comm, coll, again, w);
+	if (!again && channels == 1)
+		comm->coll->again.share = w->host.colls[0];
+	if (channels == 1 && comm_small_takes(comm, coll->plan, w))
+		return comm_small_launch(comm, coll->plan, w);
+	return launch_shares(comm, coll, w, kernel);
 }
 
 gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
 				struct gantry_stream *stream)
 {
-	uint32_t channels = coll->choice.channels;
+	struct comm_again *again = &comm->coll->again;
 	const struct gantry_kernel *kernel;
-	struct comm_work *w;
 
+	again->kernel = NULL;
 	TRY_NOW(prepare(comm, coll, &kernel));
-	TRY_NOW(comm_work_get(comm, channels * sizeof(struct gantry_coll) + 2 * count_entries(coll) * sizeof(uint64_t),
-			      stream, &w));
-	comm_note(comm, coll, ++comm->launches->op_ids);
-	plan_shares(comm, coll, w);
-	if (channels == 1 && comm_small_takes(comm, coll->plan, w))
-		return comm_small_launch(comm, coll->plan, w);
-	return launch_shares(comm, coll, w, kernel);
+	TRY_NOW(enqueue(comm, coll, NULL, kernel, stream));
+	if (coll->op >= GANTRY_OP_PREMUL) /* which the program may destroy and make anew */
+		return GANTRY_OK;
+	again->coll = *coll;
+	again->kernel = kernel;
+	return GANTRY_OK;
 }
 
 /* ---- calls ---- */
@@ -433,12 +458,17 @@ static gantry_result take_op(const struct gantry_comm *comm, struct comm_collect
 	if (!own)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no reduction %d in this communicator", what, op);
 	if (own->type != coll->type)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the scalar of reduction %d is of another type than the data", what,
-			 op);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: scalar type %s of reduction %d does not match data type %s", what,
+			 comm_type_name(own->type), op, comm_type_name(coll->type));
 	coll->op = GANTRY_OP_PREMUL;
 	coll->scalar = own->scalar;
 	coll->scalar_at = own->at;
 	return GANTRY_OK;
+}
+
+static gantry_result null_buffer(const struct comm_collective *coll, const char *which, const char *what)
+{
+	FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s is NULL (%llu elements)", what, which, (unsigned long long)coll->count);
 }
 
 static gantry_result check_buffers(const struct gantry_comm *comm, const struct comm_collective *coll, const char *what)
@@ -448,7 +478,7 @@ static gantry_result check_buffers(const struct gantry_comm *comm, const struct 
 	int needs_out = coll->kind != COLL_REDUCE || at_root;
 
 	if (coll->count && ((needs_in && !coll->in) || (needs_out && !coll->out)))
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements at NULL", what, (unsigned long long)coll->count);
+		return null_buffer(coll, needs_in && !coll->in ? "in" : "out", what);
 	return GANTRY_OK;
 }
 
@@ -458,7 +488,7 @@ static gantry_result check_call(const struct comm_call *call, const char *what)
 	uint32_t elem = coll_type_bytes(coll->type);
 
 	if (!call->comm || !call->stream)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s is NULL", what, call->comm ? "stream" : "comm");
 	TRY_NOW(comm_ready(call->comm, what));
 	if (!elem)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the type is none of 0 to %d", what, GANTRY_TYPE_COUNT - 1);
@@ -477,7 +507,7 @@ static gantry_result plan_call(struct gantry_comm *comm, struct comm_collective 
 	struct comm_coll *c = comm->coll;
 
 	coll->bytes = ask.bytes;
-	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
+	if (coll_by_rank(kind))
 		ask.bytes *= (uint64_t)comm->nranks;
 	ask.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, coll->type, coll->op);
 	TRY_NOW(coll_choose(&c->model, &ask, &coll->choice));
@@ -485,17 +515,73 @@ static gantry_result plan_call(struct gantry_comm *comm, struct comm_collective 
 	return make_plans(c, coll->plan, coll->choice.channels);
 }
 
-/* op: NOT_REDUCED for the kinds that do not reduce, which do not look at it. */
-enum { NOT_REDUCED = -1 };
-static gantry_result collective(struct comm_call call, const char *what, int op)
+/* A call as the program makes it: nothing of it is checked. */
+struct asked {
+	unsigned kind;
+	const void *in;
+	void *out;
+	size_t count;
+	enum gantry_type type;
+	int op; /* 0 for kinds that do not reduce */
+	int root;
+	struct gantry_comm *comm;
+	struct gantry_stream *stream;
+};
+
+static struct comm_call call_of(const struct asked *a)
+{
+	return (struct comm_call){
+		.comm = a->comm,
+		.stream = a->stream,
+		.kind = COMM_IS_COLL,
+		.coll = {.kind = a->kind,
+			 .root = a->root,
+			 .in = a->in,
+			 .out = a->out,
+			 .count = a->count,
+			 .type = (unsigned)a->type < GANTRY_TYPE_COUNT ? (uint8_t)a->type : GANTRY_TYPE_COUNT}};
+}
+
+/* Whether it is the newest call with other buffers, outside groups, so that all of it is known to be right and planned. */
+static bool is_again(const struct asked *a)
+{
+	const struct comm_again *n;
+
+	if (!a->comm || !a->comm->coll || !a->stream || comm_group_depth())
+		return false;
+	n = &a->comm->coll->again;
+	return n->kernel && n->coll.kind == a->kind && n->coll.count == a->count && n->coll.type == a->type &&
+	       n->coll.op == a->op && n->coll.root == a->root && !n->coll.in == !a->in && !n->coll.out == !a->out;
+}
+
+static gantry_result call_again(const struct asked *a)
+{
+	struct gantry_comm *comm = a->comm;
+	struct comm_again *n = &comm->coll->again;
+	gantry_result r;
+
+	n->coll.in = a->in;
+	n->coll.out = a->out;
+	comm->launches->in_turns = false;
+	comm_memory_reap(comm);
+	r = enqueue(comm, &n->coll, n->coll.choice.channels == 1 ? &n->share : NULL, n->kernel, a->stream);
+	comm_enqueue_failed(comm, r);
+	return r;
+}
+
+static gantry_result collective(const struct asked *a, const char *what)
 {
 	gantry_result r = GANTRY_OK;
+	struct comm_call call;
 	struct comm_collective *coll = &call.coll;
 
+	if (is_again(a) && comm_ready(a->comm, what) == GANTRY_OK)
+		return call_again(a);
+	call = call_of(a);
 	TRY(check_call(&call, what));
 	TRY(check_buffers(call.comm, coll, what));
-	if (coll->kind != COLL_BROADCAST && coll->kind != COLL_ALL_GATHER)
-		TRY(take_op(call.comm, coll, what, op));
+	if (coll_reduces((enum coll_kind)coll->kind))
+		TRY(take_op(call.comm, coll, what, a->op));
 	if (!coll->count) /* the count is the same on all ranks, so no rank waits for this one */
 		return comm_check(call.comm);
 	TRY(plan_call(call.comm, coll));
@@ -503,53 +589,38 @@ out:
 	return comm_group_add(r, &call);
 }
 
-/* type: what the caller gave, also what is none. */
-static struct comm_call call_of(unsigned kind, const void *in, void *out, size_t count, enum gantry_type type, int root,
-				struct gantry_comm *comm, struct gantry_stream *stream)
-{
-	return (struct comm_call){
-		.comm = comm,
-		.stream = stream,
-		.kind = COMM_IS_COLL,
-		.coll = {.kind = kind,
-			 .root = root,
-			 .in = in,
-			 .out = out,
-			 .count = count,
-			 .type = (unsigned)type < GANTRY_TYPE_COUNT ? (uint8_t)type : GANTRY_TYPE_COUNT}};
-}
-
 gantry_result gantry_all_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op,
 				struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_ALL_REDUCE, in, out, count, type, 0, comm, stream), "gantry_all_reduce", op);
+	return collective(&(struct asked){COLL_ALL_REDUCE, in, out, count, type, op, 0, comm, stream},
+			  "gantry_all_reduce");
 }
 
 gantry_result gantry_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op, int root,
 			    struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_REDUCE, in, out, count, type, root, comm, stream), "gantry_reduce", op);
+	return collective(&(struct asked){COLL_REDUCE, in, out, count, type, op, root, comm, stream}, "gantry_reduce");
 }
 
 gantry_result gantry_broadcast(const void *in, void *out, size_t count, enum gantry_type type, int root,
 			       struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_BROADCAST, in, out, count, type, root, comm, stream), "gantry_broadcast",
-			  NOT_REDUCED);
+	return collective(&(struct asked){COLL_BROADCAST, in, out, count, type, 0, root, comm, stream},
+			  "gantry_broadcast");
 }
 
 gantry_result gantry_all_gather(const void *in, void *out, size_t count, enum gantry_type type,
 				struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_ALL_GATHER, in, out, count, type, 0, comm, stream), "gantry_all_gather",
-			  NOT_REDUCED);
+	return collective(&(struct asked){COLL_ALL_GATHER, in, out, count, type, 0, 0, comm, stream},
+			  "gantry_all_gather");
 }
 
 gantry_result gantry_reduce_scatter(const void *in, void *out, size_t count, enum gantry_type type, int op,
 				    struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	return collective(call_of(COLL_REDUCE_SCATTER, in, out, count, type, 0, comm, stream), "gantry_reduce_scatter",
-			  op);
+	return collective(&(struct asked){COLL_REDUCE_SCATTER, in, out, count, type, op, 0, comm, stream},
+			  "gantry_reduce_scatter");
 }
 
 gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *stream)
@@ -561,8 +632,9 @@ gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *str
 	c = comm->coll;
 	if (!c->word)
 		TRY_NOW(comm->device->ops->alloc(comm->device, 64, &c->word));
-	return collective(call_of(COLL_ALL_REDUCE, c->word, c->word, 1, GANTRY_TYPE_UINT8, 0, comm, stream),
-			  "gantry_barrier", GANTRY_OP_MAX);
+	return collective(&(struct asked){COLL_ALL_REDUCE, c->word, c->word, 1, GANTRY_TYPE_UINT8, GANTRY_OP_MAX, 0,
+					  comm, stream},
+			  "gantry_barrier");
 }
 
 /* ---- groups of sends and receives ---- */
@@ -614,29 +686,36 @@ static gantry_result exchange(const char *what, struct comm_call *call, int send
 	return call->coll.count ? exchange_parts(call, sends_all, recvs_all) : GANTRY_OK;
 }
 
-static gantry_result null_buffer(const char *what)
-{
-	FAIL_NOW(GANTRY_ERR_INVALID, "%s: elements at NULL", what);
-}
-
 gantry_result gantry_all_to_all(const void *in, void *out, size_t count, enum gantry_type type,
 				struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	struct comm_call call = call_of(COMM_ALL_TO_ALL, in, out, count, type, 0, comm, stream);
+	const struct asked a = {COLL_ALL_TO_ALL, in, out, count, type, 0, 0, comm, stream};
+	const char *what = "gantry_all_to_all";
+	struct comm_call call;
+	gantry_result r;
 
-	if (count && (!in || !out))
-		return comm_group_fail(null_buffer("gantry_all_to_all"));
-	return exchange("gantry_all_to_all", &call, 1, 1);
+	if (is_again(&a))
+		return collective(&a, what);
+	call = call_of(&a);
+	r = check_call(&call, what);
+	if (r == GANTRY_OK && count && (!in || !out))
+		r = null_buffer(&call.coll, in ? "out" : "in", what);
+	if (r != GANTRY_OK)
+		return comm_group_fail(r);
+	if (coll_plans_exchange(&comm->coll->model, count * coll_type_bytes((unsigned)type)))
+		return collective(&a, what);
+	return count ? exchange_parts(&call, 1, 1) : GANTRY_OK;
 }
 
 gantry_result gantry_gather(const void *in, void *out, size_t count, enum gantry_type type, int root,
 			    struct gantry_comm *comm, struct gantry_stream *stream)
 {
 	int at_root = comm && root == comm->rank;
-	struct comm_call call = call_of(COMM_GATHER, in, at_root ? out : NULL, count, type, root, comm, stream);
+	struct comm_call call = call_of(
+		&(struct asked){COMM_GATHER, in, at_root ? out : NULL, count, type, 0, root, comm, stream});
 
 	if (count && (!in || (at_root && !out)))
-		return comm_group_fail(null_buffer("gantry_gather"));
+		return comm_group_fail(null_buffer(&call.coll, in ? "out" : "in", "gantry_gather"));
 	return exchange("gantry_gather", &call, 0, at_root);
 }
 
@@ -644,10 +723,11 @@ gantry_result gantry_scatter(const void *in, void *out, size_t count, enum gantr
 			     struct gantry_comm *comm, struct gantry_stream *stream)
 {
 	int at_root = comm && root == comm->rank;
-	struct comm_call call = call_of(COMM_SCATTER, at_root ? in : NULL, out, count, type, root, comm, stream);
+	struct comm_call call = call_of(
+		&(struct asked){COMM_SCATTER, at_root ? in : NULL, out, count, type, 0, root, comm, stream});
 
 	if (count && (!out || (at_root && !in)))
-		return comm_group_fail(null_buffer("gantry_scatter"));
+		return comm_group_fail(null_buffer(&call.coll, out ? "in" : "out", "gantry_scatter"));
 	return exchange("gantry_scatter", &call, at_root, 0);
 }
 

@@ -194,7 +194,9 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
 			continue;
 		ask.kind = (enum coll_kind)kind;
-		if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
+		if (kind == COLL_ALL_TO_ALL && !coll_plans_exchange(&comm->coll->model, ask.bytes))
+			break;
+		if (coll_by_rank(ask.kind))
 			ask.bytes *= (uint64_t)comm->nranks;
 		return coll_explain(&comm->coll->model, &ask, f);
 	}

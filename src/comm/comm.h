@@ -260,10 +260,10 @@ struct comm_transfer {
 };
 
 /* Kinds of collectives that have no plan of their own. */
-enum { COMM_ALL_TO_ALL = COLL_KINDS, COMM_GATHER, COMM_SCATTER, COMM_BARRIER, COMM_KINDS };
+enum { COMM_GATHER = COLL_KINDS, COMM_SCATTER, COMM_BARRIER, COMM_KINDS };
 
 struct comm_collective {
-	unsigned kind; /* enum coll_kind; or COMM_ALL_TO_ALL, COMM_GATHER, COMM_SCATTER, which become transfers */
+	unsigned kind; /* enum coll_kind; or COMM_GATHER, COMM_SCATTER, which become transfers */
 	int root;
 	const char *in;
 	char *out;
@@ -271,7 +271,7 @@ struct comm_collective {
 	uint8_t type, op;
 	uint64_t scalar;
 	const void *scalar_at;
-	struct comm_plan *plan;
+	struct comm_plan *plan; /* NULL: it becomes transfers */
 	struct coll_choice choice;
 };
 
@@ -339,6 +339,8 @@ int comm_group_depth(void);
 gantry_result comm_group_error(void);
 /* If r is an error, the group, if there is one, fails with it: nothing of it is enqueued. Returns r. */
 gantry_result comm_group_fail(gantry_result r);
+/* What becomes of the communicator when a call was right but could not be enqueued. r: also that it could. */
+void comm_enqueue_failed(struct gantry_comm *comm, gantry_result r);
 /* Ends the group, with all that it is nested in, and enqueues nothing of it. Returns its error. */
 gantry_result comm_group_drop(void);
 

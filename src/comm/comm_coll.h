@@ -38,11 +38,19 @@ struct comm_note {
 	uint32_t op; /* of the proxy's operations; 0: they have several */
 };
 
+/* The newest call of all: the next one has the same arguments as a rule, but for the buffers. coll.c */
+struct comm_again {
+	const struct gantry_kernel *kernel; /* NULL: there is none */
+	struct comm_collective coll;	    /* of its buffers only whether they are NULL counts */
+	struct gantry_coll share;	    /* of the one channel, likewise; of no use if there are more */
+};
+
 struct comm_coll {
 	struct coll_topo topo; /* by place */
 	int *order;	       /* by place: the rank */
 	struct coll_model model;
 	struct gantry_list plans, ops;
+	struct comm_again again;
 	uint64_t calls; /* collectives so far; the same on all ranks */
 	uint32_t held;	/* small.c's: a call uses the connections without the proxy; atomic, release */
 	struct comm_note notes[COMM_NOTES]; /* by number */

@@ -232,7 +232,7 @@ static gantry_result check_transfer(const struct comm_call *call, size_t count, 
 	const char *what = t->send ? "gantry_send" : "gantry_recv";
 
 	if (!call->comm || !call->stream)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s is NULL", what, call->comm ? "stream" : "comm");
 	TRY_NOW(comm_ready(call->comm, what));
 	if ((unsigned)type >= GANTRY_TYPE_COUNT)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
@@ -240,7 +240,7 @@ static gantry_result check_transfer(const struct comm_call *call, size_t count, 
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, t->peer,
 			 COUNT_TEXT(call->comm->nranks, "rank"));
 	if (count && !t->buf)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %zu elements at NULL", what, count);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: buf is NULL (%zu elements)", what, count);
 	if (count > GANTRY_SLOT_SIZE / coll_type_bytes(type))
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %zu elements are too many", what, count);
 	return GANTRY_OK;

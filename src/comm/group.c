@@ -94,6 +94,12 @@ static gantry_result release_streams(struct gantry_comm *comm, const struct part
 	return GANTRY_OK;
 }
 
+void comm_enqueue_failed(struct gantry_comm *comm, gantry_result r)
+{
+	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE && r != GANTRY_ERR_SIZE)
+		comm_fail(comm, r, comm->rank, gantry_last_error());
+}
+
 /* What follows the collectives: transfers, and waits for signals. */
 static gantry_result enqueue_rest(struct gantry_comm *comm, struct part *p)
 {
@@ -138,8 +144,7 @@ static void enqueue(struct part *p, size_t most)
 out:
 	p->over = 1;
 	p->r = r;
-	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE && r != GANTRY_ERR_SIZE)
-		comm_fail(comm, r, comm->rank, gantry_last_error());
+	comm_enqueue_failed(comm, r);
 }
 
 static int share_stream(const struct part *a, const struct part *b)

@@ -212,9 +212,9 @@ uint8_t comm_memory_ptr(struct gantry_comm *comm, const struct comm_collective *
 		return 0;
 	in_place = coll->in && coll->out && coll->in < coll->out + all && coll->out < coll->in + all;
 	if (!(in_place && coll_algos[coll->choice.algo]->overwrites))
-		ptr = may_point(comm, coll, coll->in, kind == COLL_REDUCE_SCATTER ? all : coll->bytes, ret_shifts) &
+		ptr = may_point(comm, coll, coll->in, coll_in_by_rank(kind) ? all : coll->bytes, ret_shifts) &
 		      GANTRY_COLL_PTR_IN;
-	out = may_point(comm, coll, coll->out, kind == COLL_ALL_GATHER ? all : coll->bytes, ret_shifts + 1);
+	out = may_point(comm, coll, coll->out, coll_out_by_rank(kind) ? all : coll->bytes, ret_shifts + 1);
 	if (out & GANTRY_COLL_PTR_IN)
 		ptr |= GANTRY_COLL_PTR_OUT | (out & GANTRY_COLL_PTR_OFFERS);
 	return ptr;

@@ -25,7 +25,7 @@ enum { OPS = sizeof(op_names) / sizeof(op_names[0]), NOTHING = 0xff };
 
 const char *comm_kind_name(unsigned kind)
 {
-	static const char *const more[COMM_KINDS - COLL_KINDS] = {"all_to_all", "gather", "scatter", "barrier"};
+	static const char *const more[COMM_KINDS - COLL_KINDS] = {"gather", "scatter", "barrier"};
 
 	if (kind < COLL_KINDS)
 		return coll_kind_name((enum coll_kind)kind);
@@ -34,12 +34,11 @@ const char *comm_kind_name(unsigned kind)
 
 static uint64_t pack_note(const struct comm_collective *coll, unsigned kind)
 {
-	int reduces = kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_REDUCE_SCATTER;
-	int planned = kind < COLL_KINDS || kind == COMM_BARRIER;
+	int reduces = kind < COLL_KINDS && coll_reduces((enum coll_kind)kind);
 	uint64_t what = kind | (uint64_t)coll->type << 8 | (uint64_t)(reduces ? coll->op : NOTHING) << 16;
 
-	what |= (uint64_t)(planned ? coll->choice.algo : NOTHING) << 24;
-	what |= (uint64_t)(planned ? coll->choice.proto : NOTHING) << 32;
+	what |= (uint64_t)(coll->plan ? coll->choice.algo : NOTHING) << 24;
+	what |= (uint64_t)(coll->plan ? coll->choice.proto : NOTHING) << 32;
 	return what | (uint64_t)(uint16_t)coll->root << 48;
 }
 
@@ -60,6 +59,11 @@ uint32_t comm_note(struct gantry_comm *comm, const struct comm_collective *coll,
 	return (uint32_t)number;
 }
 
+const char *comm_type_name(unsigned type)
+{
+	return type < GANTRY_TYPE_COUNT ? type_names[type] : "";
+}
+
 static const char *name_at(const char *const *names, unsigned n, unsigned at)
 {
 	return at < n ? names[at] : "";
@@ -76,7 +80,7 @@ void comm_put_what(struct gantry_json *j, uint32_t what)
 	uint32_t algo = what >> 24;
 
 	gantry_json_str(j, "collective", comm_kind_name(what & 0xff));
-	gantry_json_str(j, "type", name_at(type_names, GANTRY_TYPE_COUNT, what >> 8 & 0xff));
+	gantry_json_str(j, "type", comm_type_name(what >> 8 & 0xff));
 	if (*op)
 		gantry_json_str(j, "redop", op);
 	if (algo < COLL_ALGOS)
@@ -92,7 +96,7 @@ static int read_note(const struct comm_note *n, struct comm_coll_view *ret)
 		.number = number, .bytes = load_relaxed(&n->bytes), .op_id = load_relaxed(&n->op), .root = -1};
 	ret->kind = what & 0xff;
 	ret->name = comm_kind_name(ret->kind);
-	ret->type = name_at(type_names, GANTRY_TYPE_COUNT, what >> 8 & 0xff);
+	ret->type = comm_type_name(what >> 8 & 0xff);
 	ret->op = name_at(op_names, OPS, what >> 16 & 0xff);
 	ret->algo = algo < COLL_ALGOS ? coll_algos[algo]->name : "";
 	ret->proto = name_at(gantry_trace_proto_names, GANTRY_PROTOS, what >> 32 & 0xff);

@@ -263,7 +263,7 @@ static gantry_result check_call(const struct comm_call *call, const char *what, 
 	struct gantry_comm *comm = call->comm;
 
 	if (!comm || !call->stream)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s is NULL", what, comm ? "stream" : "comm");
 	TRY_NOW(comm_ready(comm, what));
 	if (!comm->onesided)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s: no window has been registered yet", what);

@@ -82,6 +82,7 @@ struct comm_coll_view {
 /* The next collective is this one; its number. op: of the proxy's operations, or 0. */
 uint32_t comm_note(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t op);
 const char *comm_kind_name(unsigned kind);
+const char *comm_type_name(unsigned type);
 /* The same in 32 bits, and their names: for events. */
 uint32_t comm_note_what(const struct comm_note *n);
 void comm_put_what(struct gantry_json *j, uint32_t what);

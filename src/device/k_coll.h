@@ -29,7 +29,8 @@ DEV uint64_t coll_part(const struct gantry_coll *c, uint32_t part)
 
 /* Where a collective is: a step's slice of a chunk. */
 struct coll_at {
-	uint64_t turn; /* the chunk that steps without a delay work on */
+	uint64_t chunks; /* of a part */
+	uint64_t turn;	 /* the chunk that steps without a delay work on */
 	uint32_t step;
 	uint64_t from;	      /* element of the part; UINT64_MAX: not at any step yet */
 	uint64_t count, left; /* elements of the slice, and of the chunk from there on */
@@ -39,7 +40,8 @@ struct coll_at {
 /* To the next slice that moves something; 0: there is none. */
 DEV int coll_next(const struct dev_prims *p, const struct gantry_coll *c, struct coll_at *at)
 {
-	uint64_t chunks = (c->count + c->chunk - 1) / c->chunk, n;
+	const uint64_t chunks = at->chunks;
+	uint64_t n;
 
 	at->from += at->count;
 	at->left -= at->count;
@@ -66,6 +68,7 @@ DEV int coll_next(const struct dev_prims *p, const struct gantry_coll *c, struct
 
 DEV void coll_begin(const struct gantry_coll *c, struct coll_at *at)
 {
+	at->chunks = c->count <= c->chunk ? c->count != 0 : (c->count + c->chunk - 1) / c->chunk;
 	at->turn = UINT64_MAX; /* the first step of turn 0 is next */
 	at->step = c->nsteps - 1;
 	at->from = at->count = at->left = 0;

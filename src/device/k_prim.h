@@ -136,7 +136,7 @@ DEV void prim_open(const struct dev_prims *p, struct gantry_conn *c)
 		return;
 	c->coll = p->id;
 	c->ended = c->step;
-	c->step = c->base = c->ahead = (c->step + p->chunk_steps - 1) / p->chunk_steps * p->chunk_steps;
+	c->step = c->base = c->ahead = (c->step + p->chunk_steps - 1) & ~(uint64_t)(p->chunk_steps - 1);
 	c->lent = 0;
 }
 
@@ -791,6 +791,12 @@ DEV uint32_t prim_wait_lent(struct dev_prims *p, struct gantry_conn *c)
 	return GANTRY_OK;
 }
 
+/* Of a power of two. */
+DEV int prim_divides(uint32_t part, uint32_t whole)
+{
+	return part && !(part & (part - 1)) && part <= whole;
+}
+
 /* Fields that the caller has set: id, proto, type, op, scalar, ptr. Answers and keeps an error if they make no sense. */
 DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t step_bytes, uint32_t slice_steps, uint32_t chunk_steps)
 {
@@ -801,10 +807,10 @@ DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t step_bytes, uint32_t s
 	p->chunk_steps = chunk_steps;
 	p->slice = 0;
 	p->error = GANTRY_ERR_INVALID;
-	if (!p->elem || p->proto >= GANTRY_PROTOS || !p->slice_steps || !chunk_steps || chunk_steps % p->slice_steps ||
-	    GANTRY_STEPS % chunk_steps)
+	if (!p->elem || p->proto >= GANTRY_PROTOS || !prim_divides(p->slice_steps, chunk_steps) ||
+	    !prim_divides(chunk_steps, GANTRY_STEPS))
 		return p->error;
-	p->slice = (uint64_t)step_bytes * p->slice_steps / p->elem;
+	p->slice = dev_type_count(p->type, (uint64_t)step_bytes * p->slice_steps);
 	if (p->slice)
 		p->error = GANTRY_OK;
 	return p->error;

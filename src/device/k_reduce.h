@@ -49,10 +49,10 @@ DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_
 /* Each lane has a contiguous part. */
 DEV void dev_reduce_many(const struct dev_reduction *r, uint64_t bytes)
 {
-	uint64_t part = (bytes / dev_lanes() + 64) & ~63ull, at = part * dev_lane();
+	uint64_t part = dev_lanes() == 1 ? bytes : (bytes / dev_lanes() + 64) & ~63ull, at = part * dev_lane();
 
 	if (at < bytes)
-		dev_reduce_span(r, at, (bytes - at < part ? bytes - at : part) / dev_type_bytes(r->type));
+		dev_reduce_span(r, at, dev_type_count(r->type, bytes - at < part ? bytes - at : part));
 }
 
 DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_t bytes)

@@ -551,7 +551,7 @@ DEV void dev_words_reduce(const struct dev_reduction *r, uint32_t words)
 	const uint64_t bytes = 8ull * words;
 
 	if (r->nsrc > 1 || dev_red_single(r->op, r->premul, r->last) != DEV_RED_NONE)
-		dev_reduce_span(r, 0, bytes / dev_type_bytes(r->type));
+		dev_reduce_span(r, 0, dev_type_count(r->type, bytes));
 	else
 		for (uint32_t j = 0; j < r->ndst; j++)
 			if (r->dsts[j] != r->srcs[0])

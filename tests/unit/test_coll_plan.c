@@ -155,7 +155,7 @@ static bool refused;	    /* but do not take the type or operation */
 
 static int reduces(void)
 {
-	return w.kind == COLL_ALL_REDUCE || w.kind == COLL_REDUCE || w.kind == COLL_REDUCE_SCATTER;
+	return coll_reduces(w.kind);
 }
 
 static struct fifo *fifo(int from, int to)
@@ -171,11 +171,11 @@ static size_t nfifos(void)
 /* Parts of the buffers that the caller gives. */
 static uint64_t in_parts(void)
 {
-	return w.kind == COLL_REDUCE_SCATTER ? (uint64_t)w.n : 1;
+	return coll_in_by_rank(w.kind) ? (uint64_t)w.n : 1;
 }
 static uint64_t out_parts(void)
 {
-	return w.kind == COLL_ALL_GATHER ? (uint64_t)w.n : 1;
+	return coll_out_by_rank(w.kind) ? (uint64_t)w.n : 1;
 }
 
 static void make_buffers(int rank)
@@ -351,8 +351,11 @@ static uint32_t reduce_element(const struct move *m, uint32_t i)
 static void check_slice(const struct move *m, const struct fifo *f, int from)
 {
 	const struct message *s = &f->slices[f->got % GANTRY_STEPS];
+	/* In an all_to_all parts of the input have the rank that they go to, parts of the output that from which they come. */
+	bool parts = w.kind == COLL_ALL_TO_ALL ? m->t->part == (uint32_t)from && s->part == (uint32_t)m->rank
+					       : s->part == m->t->part;
 
-	if (s->part != m->t->part || s->at != m->at || s->count != m->count)
+	if (!parts || s->at != m->at || s->count != m->count)
 		FAULT("rank %d expects %u of part %u at %llu, from rank %d come %u of part %u at %llu", m->rank,
 		      m->count, m->t->part, (unsigned long long)m->at, from, s->count, s->part,
 		      (unsigned long long)s->at);
@@ -499,7 +502,7 @@ static int network_moves(void)
 static void check_step(int rank, const struct gantry_coll_step *t)
 {
 	const struct coll_plan *plan = w.ranks[rank].plan;
-	uint32_t parts = plan->nparts > 1 || w.kind == COLL_ALL_GATHER || w.kind == COLL_REDUCE_SCATTER
+	uint32_t parts = plan->nparts > 1 || coll_by_rank(w.kind)
 				 ? (plan->nparts > 1 ? plan->nparts : (uint32_t)w.n)
 				 : 1;
 
@@ -581,10 +584,12 @@ static void check_outputs(void)
 		for (uint64_t i = 0; i < out_parts() * w.count && !w.fault[0]; i++) {
 			const struct expr *e = &exprs[r->out[i]];
 			uint64_t elem = i + (w.kind == COLL_REDUCE_SCATTER ? (uint64_t)rank * w.count : 0);
-			int from = w.kind == COLL_ALL_GATHER ? (int)(i / w.count) : w.root;
+			int from = coll_out_by_rank(w.kind) ? (int)(i / w.count) : w.root;
+			uint64_t at = coll_out_by_rank(w.kind) ? i % w.count : i;
 
+			at += w.kind == COLL_ALL_TO_ALL ? (uint64_t)rank * w.count : 0;
 			if (!reduces()) {
-				if (r->out[i] != leaf(from, w.kind == COLL_ALL_GATHER ? i % w.count : i))
+				if (r->out[i] != leaf(from, at))
 					FAULT("rank %d: wrong element %llu", rank, (unsigned long long)i);
 			} else if (e->op != FINAL || e->who != all || e->elem != elem) {
 				FAULT("rank %d: element %llu is no result", rank, (unsigned long long)i);
@@ -718,7 +723,7 @@ static void run_kind(enum coll_algo_id algo, enum coll_kind kind, int root, uint
 		for (uint32_t slice = 1; slice <= chunk; slice *= 2) {
 			if (hosts.n > 6 && chunk != most && random_below(4))
 				continue;
-			int in_place = (int)random_below(2);
+			int in_place = kind != COLL_ALL_TO_ALL && random_below(2);
 			enum gantry_proto proto = slice == 1 && random_below(2) ? GANTRY_PROTO_LL : GANTRY_PROTO_SIMPLE;
 			const char *fault;
 
@@ -758,7 +763,7 @@ static uint32_t run_all_kinds(enum coll_algo_id algo)
 	uint32_t ran = 0;
 
 	for (int kind = 0; kind < COLL_KINDS; kind++) {
-		uint32_t parts = kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER ? 1 : (uint32_t)w.n;
+		uint32_t parts = coll_by_rank((enum coll_kind)kind) ? 1 : (uint32_t)w.n;
 
 		if (!supported(algo, (enum coll_kind)kind))
 			continue;
@@ -967,6 +972,7 @@ TEST(planted_faults)
 	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, other_way_round);
 	FINDS("twice", COLL_DIRECT, COLL_ALL_REDUCE, 4, partial_result);
 	FINDS("another order", COLL_DIRECT, COLL_ALL_REDUCE, 4, wrong_order);
+	FINDS("expects", COLL_DIRECT, COLL_ALL_TO_ALL, 4, wrong_part);
 	/* What it `overwrites`. */
 	spoilt_ptr = GANTRY_COLL_PTR_IN;
 	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, NULL);
@@ -1097,6 +1103,15 @@ TEST(all_ranks_choose_alike)
 	}
 }
 
+static bool plans_exchange(const struct coll_limits *l, uint64_t part)
+{
+	const struct coll_topo topo = {0, w.n, w.nhosts, w.host, network};
+	struct coll_model m;
+
+	coll_model_init(&topo, l, &m);
+	return coll_plans_exchange(&m, part);
+}
+
 /* What the model is for, where there is no doubt. */
 TEST(choices_are_sane)
 {
@@ -1111,9 +1126,11 @@ TEST(choices_are_sane)
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).proto, GANTRY_PROTO_SIMPLE);
 	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 8).proto, GANTRY_PROTO_LL);
 	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).channels, 4u);
+	CHECK(plans_exchange(net, 4096) && !plans_exchange(net, 1 << 20) && !plans_exchange(&some_limits[2], 8));
 	set_hosts(64, 1, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 8).algo, COLL_TREE);
 	CHECK_EQ(choose(cpu, COLL_ALL_GATHER, 64 * 8).algo, COLL_PAT);
+	CHECK(!plans_exchange(cpu, 8)); /* of more ranks than direct takes */
 	set_hosts(32, 8, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).algo, COLL_HIER);
 	network = true;
@@ -1204,7 +1221,9 @@ TEST(forced_choices)
 			struct coll_choice c = choose(&some_limits[0], (enum coll_kind)kind, 1 << 20);
 
 			CASE("%s by %s", coll_kind_name((enum coll_kind)kind), names[algo]);
-			CHECK_EQ(c.algo, supported((enum coll_algo_id)algo, (enum coll_kind)kind) ? algo : COLL_RING);
+			CHECK_EQ(c.algo, supported((enum coll_algo_id)algo, (enum coll_kind)kind) ? algo
+					 : kind == COLL_ALL_TO_ALL ? COLL_DIRECT
+								   : COLL_RING);
 			CHECK_EQ(c.proto, GANTRY_PROTO_LL);
 			CHECK_EQ(choose(&some_limits[3], (enum coll_kind)kind, 8).proto, GANTRY_PROTO_SIMPLE);
 		}

@@ -447,13 +447,13 @@ static uint64_t wrong_after(int how)
 
 TEST(damaged)
 {
-	CHECK_EQ(parse("all_to_all --ranks 1 -b 1000 -e 1000 --in-place no --check-only"), -1);
+	CHECK_EQ(parse("gather --ranks 1 -b 1000 -e 1000 --in-place no --check-only"), -1);
 	CHECK_EQ(wrong_after(RIGHT), 0);
 	CHECK_EQ(wrong_after(SHORT), 2);    /* in each of the two runs */
 	CHECK_EQ(wrong_after(LONG), 2);	    /* the guard, in both */
 	CHECK(wrong_after(SHIFTED) > 490);  /* nearly all, of both */
 	CHECK_EQ(wrong_after(SOURCE), 2);   /* the input */
 	CHECK_EQ(wrong_after(UNSTEADY), 2); /* the element, and that the second run differs from the first */
-	CHECK_EQ(parse("all_to_all --ranks 1 -b 1000 -e 1000 --in-place no -c 0 -n 1 -w 1 --repeats 1"), -1);
+	CHECK_EQ(parse("gather --ranks 1 -b 1000 -e 1000 --in-place no -c 0 -n 1 -w 1 --repeats 1"), -1);
 	CHECK_EQ(wrong_after(SHORT), 0); /* nobody looks */
 }

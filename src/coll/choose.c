@@ -9,6 +9,8 @@
  *        + hops * a chunk, where all of the buffer takes all hops
  *        + half of the hops' latency for each further chunk, where a rank ends one before it begins the next
  *
+ * Bytes take no less time than the NICs of a host need for those of all its ranks.
+ *
  * Where ranks are more than the cores they share, messages and bytes cost as many times more, messages over TCP also
  * what the kernel does for them, since no core does that beside the ranks, and a hop waits until its receiver gets a core.
  * There direct2 cuts the buffer into few parts: with one, a rank reduces for all, in as few messages as can be. On a GPU
@@ -78,12 +80,17 @@ static bool on_gpu(const struct coll_limits *l)
 
 /* ---- amounts ---- */
 
-/* Of the plan of one rank, the most of each. */
-static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int rank,
-				 struct coll_amounts *a)
+/* What one rank does, or several together. */
+struct tally {
+	uint32_t local, wire[2]; /* wire: received and sent */
+	uint32_t added, parts, delay;
+};
+
+/* Adds what the plan of one rank says. */
+static gantry_result tally_rank(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int rank,
+				struct tally *sum)
 {
 	struct coll_topo as = *topo;
-	uint32_t moved[2] = {0, 0}, added = 0;
 	struct coll_plan *plan;
 
 	as.rank = rank;
@@ -92,20 +99,53 @@ static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id
 		const struct gantry_coll_step *t = &plan->steps[i];
 		uint32_t sources = (t->what & PRIM_IN ? 1 : 0) + (t->what & PRIM_ACC ? 1 : 0) + t->nrecv;
 
-		added += sources > 1 ? sources - 1 : 0;
+		sum->added += sources > 1 ? sources - 1 : 0;
 		for (uint32_t k = 0; k < (uint32_t)t->nrecv + t->nsend; k++) {
-			uint32_t at = k < t->nrecv ? t->recv + k : t->send + k - t->nrecv;
+			int sends = k >= t->nrecv, peer = plan->peers[sends ? t->send + k - t->nrecv : t->recv + k].rank;
 
-			moved[plan->peers[at].rank == rank || topo->host[plan->peers[at].rank] != topo->host[rank]]++;
+			if (peer == rank || topo->host[peer] != topo->host[rank])
+				sum->wire[sends]++;
+			else
+				sum->local++;
 		}
 	}
-	a->parts = coll_by_rank(kind) ? (uint32_t)topo->nranks : plan->nparts;
-	a->overlaps |= plan->delay > 0;
+	sum->parts = plan->nparts;
+	sum->delay = plan->delay;
 	coll_plan_free(plan);
+	return GANTRY_OK;
+}
+
+/* The most of each. */
+static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int rank,
+				 struct coll_amounts *a)
+{
+	struct tally t = {0};
+	uint32_t wire;
+
+	TRY_NOW(tally_rank(topo, algo, kind, rank, &t));
+	wire = t.wire[0] + t.wire[1];
+	a->parts = coll_by_rank(kind) ? (uint32_t)topo->nranks : t.parts;
+	a->overlaps |= t.delay > 0;
 	/* A rank with most of its messages over the network is the slowest. */
-	if (moved[1] > a->moved[1] || (moved[1] == a->moved[1] && moved[0] > a->moved[0]))
-		memcpy(a->moved, moved, sizeof(moved));
-	a->added = added > a->added ? added : a->added;
+	if (wire > a->moved[1] || (wire == a->moved[1] && t.local > a->moved[0])) {
+		a->moved[0] = t.local;
+		a->moved[1] = wire;
+	}
+	a->added = t.added > a->added ? t.added : a->added;
+	return GANTRY_OK;
+}
+
+/* By all ranks of the host that has `rank`. */
+static gantry_result add_wire(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int rank,
+			      struct coll_amounts *a)
+{
+	struct tally t = {0};
+
+	for (int i = 0; i < topo->nranks; i++)
+		if (topo->host[i] == topo->host[rank])
+			TRY_NOW(tally_rank(topo, algo, kind, i, &t));
+	for (int way = 0; way < 2; way++)
+		a->wire = t.wire[way] > a->wire ? t.wire[way] : a->wire;
 	return GANTRY_OK;
 }
 
@@ -121,9 +161,12 @@ static gantry_result find_amounts(struct coll_model *m, enum coll_kind kind)
 			continue;
 		for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
 			TRY_NOW(add_amounts(m->topo, (enum coll_algo_id)algo, kind, some[i], a));
+		for (int last = 0; last < 2 && m->limits.nics && m->topo->nhosts > 1; last++)
+			TRY_NOW(add_wire(m->topo, (enum coll_algo_id)algo, kind, last ? n - 1 : 0, a));
 		a->hops = coll_algos[algo]->hops(m->topo, kind);
 		/* Hosts that reduce for each other: as many bytes again, and a sum. */
 		if (coll_algos[algo]->network && !m->limits.reducers) {
+			a->wire *= 2;
 			a->moved[1] *= 2;
 			a->added++;
 		}
@@ -301,6 +344,8 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 		hop += 1000ull * (pieces - 1) *
 		       (a->hops.local * turn_cost(l->local, local) + a->hops.net * turn_cost(l->remote, net));
 	move += fill_cost(m, a, part, c);
+	if (move < part * a->wire * l->nics)
+		move = part * a->wire * l->nics;
 	return 1000ull * (on_gpu(l) ? BEGIN_GPU : BEGIN_CPU) + hop + messages + move;
 }
 

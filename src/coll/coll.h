@@ -188,6 +188,7 @@ struct coll_limits {
 	enum coll_link local, remote;	    /* inside and between hosts */
 	uint32_t crowd;			    /* ranks per core where they are most, in parts of COLL_CROWD */
 	uint32_t cores;			    /* of a rank where they are fewest; 0: not known */
+	uint32_t nics;			    /* ps per byte by the NICs of a host, the slowest of all; 0: not known */
 	bool network;			    /* by reducers wherever they can, whatever GANTRY_ALGO says */
 	bool reducers;			    /* which are other machines: hosts do not reduce for each other */
 };
@@ -197,6 +198,7 @@ struct coll_amounts {
 	uint32_t parts;	   /* 0: the algorithm cannot do it */
 	uint32_t moved[2]; /* sends and receives inside and between hosts, of the busiest of some ranks */
 	uint32_t added;
+	uint32_t wire; /* that a host sends, or receives if that is more, of the busier of some hosts; 0: not known */
 	bool overlaps; /* chunks, by steps with a delay */
 	struct coll_hops hops;
 };

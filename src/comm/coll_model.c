@@ -136,6 +136,7 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	find_links(comm, l);
 	l->crowd = c->crowd;
 	l->cores = c->cores;
+	l->nics = c->mbps ? 8000000 / c->mbps : 0;
 	l->network = c->collnet;
 	l->reducers = *gantry_params()->reducers != 0;
 	TRY_NOW(comm_collnet_init(comm));

@@ -191,7 +191,8 @@ struct card {
 	struct gantry_addr addr; /* at which its process can have a hub */
 	uint64_t settings;
 	uint64_t cpu_set;	/* gantry_cpu_set_id */
-	uint32_t step_net, pad; /* comm_coll_step_net */
+	uint32_t step_net; /* comm_coll_step_net */
+	uint32_t mbps;	   /* gantry_transport_net_mbps */
 };
 
 struct settings {
@@ -382,6 +383,8 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 		comm->life.addrs[i] = all[i].addr;
 		if (all[i].step_net && all[i].step_net < comm->coll->step_net)
 			comm->coll->step_net = all[i].step_net;
+		if (all[i].mbps && (!comm->coll->mbps || all[i].mbps < comm->coll->mbps))
+			comm->coll->mbps = all[i].mbps;
 		/* First: another version may have other parameters. */
 		if (strcmp(mine->info.version, all[i].info.version))
 			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, but rank %d runs %s", i,
@@ -405,6 +408,7 @@ static gantry_result agree_on_cards(struct gantry_comm *comm)
 	own_info(comm, &mine.info);
 	mine.step_net = comm_coll_step_net(comm);
 	mine.cpu_set = gantry_cpu_set_id(&mine.info.cpus);
+	mine.mbps = gantry_transport_net_mbps();
 	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, comm->life.channels, &settings, names));
 	mine.settings = hash_settings(&settings);

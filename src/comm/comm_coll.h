@@ -57,6 +57,7 @@ struct comm_coll {
 	uint32_t track;			    /* of channel 0 in a trace; 0: none yet */
 	uint32_t step_net;		    /* bytes of a step that the networks of all ranks hold */
 	uint32_t crowd, cores;		    /* as in struct coll_limits */
+	uint32_t mbps;			    /* of a host's NICs, where they are slowest; 0: not known */
 	int collnet;			    /* the transport of that name is asked for */
 	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
 	int warned;			    /* the same: the log says that a type or operation is missing */

@@ -111,6 +111,32 @@ out:
 	return r;
 }
 
+static int nic_mbps(const struct gantry_nic *nic)
+{
+	return nic->pci_path && nic->speed_known ? nic->speed_mbps : 0;
+}
+
+uint32_t gantry_transport_net_mbps(void)
+{
+	const struct gantry_params *p = gantry_params();
+	struct gantry_nic_list *nics = NULL;
+	uint32_t sum = 0, fastest = 0;
+
+	if (*p->net_plugin || inet_wanted_nics(&nics) != GANTRY_OK)
+		return 0;
+	for (int i = 0; i < nics->count; i++)
+		fastest = (uint32_t)nic_mbps(&nics->nics[i]) > fastest ? (uint32_t)nic_mbps(&nics->nics[i]) : fastest;
+	for (int i = 0; i < nics->count && fastest; i++) {
+		uint32_t mbps = (uint32_t)nic_mbps(&nics->nics[i]);
+
+		if (!mbps) /* what this one adds is not known */
+			fastest = 0;
+		sum += mbps >= fastest / 2 ? mbps : 0;
+	}
+	gantry_nic_list_free(nics);
+	return !fastest ? 0 : p->net_rails == 1 ? fastest : sum;
+}
+
 void net_rails_describe(const struct net_context *x, struct net_info *info)
 {
 	info->nrails = (uint32_t)x->nrails;

@@ -38,6 +38,8 @@ struct gantry_net_memory {
 };
 void gantry_transport_net_memory(const struct gantry_device *device, int nranks, uint64_t coll_step,
 				 struct gantry_net_memory *ret);
+/* Mbit/s of the NICs that Gantry's own network uses on this host; 0: not known, as of virtual ones. */
+uint32_t gantry_transport_net_mbps(void);
 /* What a communicator of this process has of it now. */
 uint64_t gantry_transport_net_pinned(uint64_t comm_id, const struct gantry_device *device);
 /*

@@ -1047,11 +1047,11 @@ TEST(rings_enter_a_host_once)
 /* ---- choices ---- */
 
 static const struct coll_limits some_limits[] = {
-	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, false, false},
-	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, 1, false, false},
-	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, false, false},
-	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, 8, false, false},
-	{8, {524288, 8192, 0}, COLL_LINK_GPU_NET, COLL_LINK_GPU_NET, COLL_CROWD, 8, false, false},
+	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, 0, false, false},
+	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, 1, 0, false, false},
+	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false},
+	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false},
+	{8, {524288, 8192, 0}, COLL_LINK_GPU_NET, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false},
 };
 
 static void check_choice(const struct coll_limits *l, enum coll_kind kind, const struct coll_choice *c)
@@ -1133,7 +1133,45 @@ TEST(choices_are_sane)
 	CHECK(!plans_exchange(cpu, 8)); /* of more ranks than direct takes */
 	set_hosts(32, 8, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).algo, COLL_HIER);
+	set_hosts(31, 8, 0); /* 8, 8, 8 and 7 */
+	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).algo, COLL_HIER);
 	network = true;
+}
+
+/* us of an all_reduce of 64 MiB with NICs that need so many ps for a byte. */
+static double estimate_by_nics(uint32_t nics, const char *algo)
+{
+	struct coll_limits l = some_limits[0];
+	const struct coll_ask ask = {COLL_ALL_REDUCE, false, 64 << 20};
+	struct coll_choice c;
+	struct coll_model m;
+
+	l.nics = nics;
+	set_params("GANTRY_ALGO", algo, NULL, NULL);
+	const struct coll_topo topo = {0, w.n, w.nhosts, w.host, false};
+
+	coll_model_init(&topo, &l, &m);
+	CHECK_OK(coll_choose(&m, &ask, &c));
+	set_params("GANTRY_ALGO", NULL, NULL, NULL);
+	return (double)m.kinds[COLL_ALL_REDUCE].cost / 1e6;
+}
+
+/* A host's NICs carry the bytes of all its ranks: with rings through all ranks those of one, by direct2 those of each. */
+TEST(nics_are_a_bound)
+{
+	const double bytes = 64 << 20;
+
+	set_hosts(8, 4, 0);
+	CHECK(estimate_by_nics(0, "ring") < bytes * 800e-6); /* as if packets passed no NIC */
+	/* 10 Gbit/s: 800 ps. A ring sends 14 of 8 parts from each host, direct2 4 ranks x 4 parts, twice. */
+	CHECK(estimate_by_nics(800, "ring") > bytes * 14 / 8 * 800e-6);
+	CHECK(estimate_by_nics(800, "ring") < bytes * 14 / 8 * 800e-6 * 1.1);
+	CHECK(estimate_by_nics(800, "direct2") > bytes * 32 / 8 * 800e-6);
+	CHECK(estimate_by_nics(800, "direct2") < bytes * 32 / 8 * 800e-6 * 1.1);
+	/* 4 carriers, of whose 8 parts each sends half of those that are not its host's. */
+	CHECK(estimate_by_nics(800, "hier") > bytes * 800e-6);
+	CHECK(estimate_by_nics(800, "hier") < bytes * 800e-6 * 1.1);
+	CHECK(estimate_by_nics(8000, NULL) > 9 * estimate_by_nics(800, NULL));
 }
 
 /* Between a GPU and the network four slices are on their way, in messages that are worth a system call. */

@@ -31,14 +31,6 @@
 
 /* ---- what things cost ---- */
 
-struct link_cost {
-	uint32_t hop;	  /* ns */
-	uint32_t message; /* ns of a rank, to send or to receive one */
-	uint32_t move;	  /* ps per byte, sent here and received there */
-	uint32_t add;	  /* ps per byte */
-	uint32_t wire;	  /* on a GPU: ps per byte as with move, however many channels there are */
-};
-
 /*
  * CPU rows: two Neoverse-N1 cores, 2 and 4 ranks, `gantry perf all_reduce` with each algorithm and protocol forced, 8 B
  * to 2 MiB, least of 20 or 30 calls (docs/design/0019-collectives.md has the table). COLL_LINK_GPU: 2 and 4 ranks on one
@@ -46,7 +38,7 @@ struct link_cost {
  * COLL_LINK_GPU_NET: the same machine over loopback, 1 KiB to 64 MiB (bench/results/2026-11-18-h200-engine.md); LL128 is not
  * there, since lines do not stay whole. COLL_LINK_GPU_HOST is a starting point after NCCL's model, not measured.
  */
-static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
+static const struct coll_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40, 0},
 			   [GANTRY_PROTO_LL] = {200, 120, 900, 300, 0},
 			   [GANTRY_PROTO_LL128] = {220, 140, 1000, 300, 0}},
@@ -180,6 +172,9 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 	memset(ret_model, 0, sizeof(*ret_model));
 	ret_model->topo = topo;
 	ret_model->limits = *limits;
+	memcpy(ret_model->cost[0], costs[limits->local], sizeof(ret_model->cost[0]));
+	memcpy(ret_model->cost[1], costs[limits->remote], sizeof(ret_model->cost[1]));
+	ret_model->begin = on_gpu(limits) ? BEGIN_GPU : BEGIN_CPU;
 }
 
 /* ---- a choice and its cost ---- */
@@ -263,23 +258,27 @@ static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto,
 }
 
 /* ns that a hop costs again with every chunk but the first, where a rank waits for one before it begins the next. */
-static uint64_t turn_cost(enum coll_link link, const struct link_cost *c)
+static uint64_t turn_cost(enum coll_link link, const struct coll_cost *c)
 {
 	return link == COLL_LINK_CPU_NET || link == COLL_LINK_GPU_NET ? c->hop / 2 : 0;
 }
 
-/* ps of bytes that a rank sends or receives: half of what moving them costs, the rest is the other rank's. */
-static uint64_t move_cost(const struct coll_limits *l, const struct link_cost *c, uint64_t bytes, uint32_t channels)
+/* ps of bytes that a rank sends or receives: half of what moving them costs, the rest is the other rank's. all: of the buffer. */
+static uint64_t move_cost(const struct coll_limits *l, const struct coll_cost *c, uint64_t bytes, uint64_t all,
+			  uint32_t channels)
 {
-	uint64_t each = bytes * c->move / (on_gpu(l) ? channels : 1), wire = bytes * c->wire;
+	uint64_t each = bytes * c->move / (on_gpu(l) ? channels : 1), wire = bytes * c->wire, cold = 0;
+
+	if (c->cold && all > COLL_WARM)
+		cold = bytes * ((uint64_t)c->cold * (all - COLL_WARM) / all);
 
 	if (l->cores && l->cores < WIRE_CORES)
 		wire = wire * WIRE_CORES / l->cores;
-	return (each > wire ? each : wire) / 2;
+	return ((each > wire ? each : wire) + cold) / 2;
 }
 
 /* ps of a message, on all channels: a network serves them one after the other. */
-static uint64_t message_cost(const struct link_cost *c, uint32_t channels)
+static uint64_t message_cost(const struct coll_cost *c, uint32_t channels)
 {
 	return 1000ull * c->message * (c->wire ? channels : 1);
 }
@@ -299,7 +298,7 @@ static uint64_t pieces_of(const struct coll_model *m, uint64_t part, uint64_t ch
 static uint64_t fill_cost(const struct coll_model *m, const struct coll_amounts *a, uint64_t part,
 			  const struct coll_choice *c)
 {
-	const struct link_cost *local = &costs[m->limits.local][c->proto], *net = &costs[m->limits.remote][c->proto];
+	const struct coll_cost *local = &m->cost[0][c->proto], *net = &m->cost[1][c->proto];
 	uint64_t chunk = (uint64_t)c->step_bytes * c->chunk_steps, slice = (uint64_t)c->step_bytes * c->slice_steps;
 	uint32_t hops = a->hops.local + a->hops.net;
 
@@ -316,11 +315,11 @@ static uint64_t fill_cost(const struct coll_model *m, const struct coll_amounts 
 
 /* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */
 enum { COST_BYTES_BITS = 34 };
-static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
-			const struct coll_choice *c)
+uint64_t coll_cost_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
+		      const struct coll_choice *c)
 {
 	const struct coll_limits *l = &m->limits;
-	const struct link_cost *local = &costs[l->local][c->proto], *net = &costs[l->remote][c->proto];
+	const struct coll_cost *local = &m->cost[0][c->proto], *net = &m->cost[1][c->proto];
 	uint64_t most = 1ull << COST_BYTES_BITS, parts = parts_of(a, bytes, c),
 		 part = (bytes < most ? bytes : most) / parts + 1, chunk = (uint64_t)c->step_bytes * c->chunk_steps;
 	uint64_t pieces = pieces_of(m, part / c->channels, chunk);
@@ -330,8 +329,8 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 
 	messages = pieces *
 		   (a->moved[0] * message_cost(local, c->channels) + a->moved[1] * message_cost(net, c->channels));
-	move = move_cost(l, local, part * a->moved[0], c->channels) +
-	       move_cost(l, net, part * a->moved[1], c->channels) +
+	move = move_cost(l, local, part * a->moved[0], bytes, c->channels) +
+	       move_cost(l, net, part * a->moved[1], bytes, c->channels) +
 	       part * a->added * local->add / (on_gpu(l) ? c->channels : 1);
 	if (!on_gpu(l) && l->crowd > COLL_CROWD) {
 		if (all_tcp)
@@ -346,7 +345,14 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 	move += fill_cost(m, a, part, c);
 	if (move < part * a->wire * l->nics)
 		move = part * a->wire * l->nics;
-	return 1000ull * (on_gpu(l) ? BEGIN_GPU : BEGIN_CPU) + hop + messages + move;
+	return 1000ull * m->begin + hop + messages + move;
+}
+
+void coll_choose_sizes(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes, struct coll_choice *c)
+{
+	c->channels = (uint32_t)channels_of(m, c->proto, bytes);
+	c->step_bytes = m->limits.step_bytes[c->proto];
+	choose_chunk(m, a, bytes, c);
 }
 
 static uint64_t on_channels(const struct coll_model *m, const struct coll_ask *ask, enum coll_algo_id algo,
@@ -361,7 +367,7 @@ static uint64_t on_channels(const struct coll_model *m, const struct coll_ask *a
 	if (algo == COLL_DIRECT2 && m->limits.crowd > COLL_CROWD && m->limits.local == COLL_LINK_CPU_NET)
 		c->part_bytes = CROWD_PART;
 	choose_chunk(m, a, ask->bytes, c);
-	return cost_of(m, a, ask->bytes, c);
+	return coll_cost_of(m, a, ask->bytes, c);
 }
 
 /*
@@ -460,6 +466,13 @@ gantry_result coll_choose(struct coll_model *m, const struct coll_ask *ask, stru
 	return GANTRY_OK;
 }
 
+double coll_estimate(struct coll_model *m, const struct coll_ask *ask)
+{
+	struct coll_choice c;
+
+	return coll_choose(m, ask, &c) == GANTRY_OK ? (double)m->kinds[ask->kind].cost / 1e6 : 0;
+}
+
 static const char *proto_name(int proto)
 {
 	return proto == GANTRY_PROTO_SIMPLE ? "simple" : proto == GANTRY_PROTO_LL ? "ll" : "ll128";
@@ -474,6 +487,25 @@ static const char *why_not_network(const struct coll_model *m, const struct coll
 	return ask->kind == COLL_ALL_REDUCE ? "not enabled (GANTRY_COLLNET)" : "reducers do all_reduce only";
 }
 
+/* What the estimates rest on. */
+static void explain_figures(const struct coll_model *m, FILE *f)
+{
+	static const char *const where[2] = {"inside hosts", "between hosts"};
+	bool used[2] = {m->topo->nhosts < m->topo->nranks, m->topo->nhosts > 1};
+
+	fprintf(f, "figures, %s: a call %u ns\n", m->fitted ? "measured at init" : "built in (GANTRY_MODEL)", m->begin);
+	for (int link = 0; link < 2; link++)
+		for (int proto = 0; proto < GANTRY_PROTOS && used[link]; proto++) {
+			const struct coll_cost *c = &m->cost[link][proto];
+
+			if (m->limits.step_bytes[proto])
+				fprintf(f, "  %s, %s: a hop %u ns, a message %u ns, a byte %u ps, beyond 1 MiB %u ps\n",
+					where[link], proto_name(proto), c->hop, c->message,
+					c->move > c->wire ? c->move : c->wire,
+					(c->move > c->wire ? c->move : c->wire) + c->cold);
+		}
+}
+
 gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FILE *f)
 {
 	struct coll_choice best, c;
@@ -485,6 +517,7 @@ gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FIL
 		COUNT_TEXT(m->topo->nranks, "rank"), COUNT_TEXT(m->topo->nhosts, "host"), coll_algos[best.algo]->name,
 		proto_name(best.proto), best.channels, gantry_size_text(best.step_bytes, step, sizeof(step)),
 		best.slice_steps, best.chunk_steps);
+	explain_figures(m, f);
 	fprintf(f, "  %-8s %12s %12s %12s   hops inside and between hosts, estimated us\n", "", "simple", "ll",
 		"ll128");
 	for (int algo = 0; algo < COLL_ALGOS; algo++) {

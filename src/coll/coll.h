@@ -5,6 +5,7 @@
  *   plan.c      the table of algorithms; plans: what each rank does, as data that device/k_coll.h runs
  *   order.c     the order of ranks, by where they are
  *   choose.c    the cost model: which algorithm, protocol, how many channels, which chunk
+ *   fit.c       the model's figures from connections that were timed
  *   ring.c ...  one algorithm each
  *
  * A plan follows from the kind, the root, the channel and the topology, not from sizes; so it is made once and used for
@@ -108,6 +109,9 @@ struct coll_builder {
 	bool no_memory;
 };
 
+gantry_result coll_builder_begin(struct coll_builder *b, const struct coll_topo *topo);
+gantry_result coll_builder_end(struct coll_builder *b, struct coll_plan **ret_plan); /* frees it if memory was missing */
+
 /* A step as an algorithm says it. */
 struct coll_spec {
 	uint32_t what; /* PRIM_* */
@@ -203,10 +207,24 @@ struct coll_amounts {
 	struct coll_hops hops;
 };
 
+/* What a kind of connection costs, by protocol. */
+struct coll_cost {
+	uint32_t hop;	  /* ns */
+	uint32_t message; /* ns of a rank, to send or to receive one */
+	uint32_t move;	  /* ps per byte, sent here and received there */
+	uint32_t add;	  /* ps per byte */
+	uint32_t wire;	  /* on a GPU: ps per byte as with move, however many channels there are */
+	uint32_t cold;	  /* ps more per byte of a buffer beyond COLL_WARM, which caches hold; known from measuring only */
+};
+enum { COLL_WARM = 1 << 20 };
+
 /* The cost model of a communicator; its caller's thread's. */
 struct coll_model {
 	const struct coll_topo *topo; /* borrowed */
 	struct coll_limits limits;
+	struct coll_cost cost[2][GANTRY_PROTOS]; /* inside and between hosts */
+	uint32_t begin;				 /* ns: a call, without its hops */
+	bool fitted;				 /* these are measured */
 	/* Why there are no reducers though they were enabled; borrowed; NULL: not enabled, or there are. */
 	const char *no_network;
 	struct coll_amounts amounts[COLL_ALGOS][COLL_KINDS];
@@ -231,6 +249,39 @@ gantry_result coll_choose(struct coll_model *m, const struct coll_ask *ask, stru
 bool coll_plans_exchange(const struct coll_model *m, uint64_t part);
 /* What it would choose, and what the others would cost, as lines of text. */
 gantry_result coll_explain(struct coll_model *m, const struct coll_ask *ask, FILE *f);
+
+/* us that it would take by the choice; 0: not known. */
+double coll_estimate(struct coll_model *m, const struct coll_ask *ask);
+
+/* ---- fit.c ---- */
+
+/*
+ * Connections are timed by what is not in the table of algorithms: every rank of a circle sends a message to the next one, while
+ * it receives one from the rank before. One kind of connections at a time, by one protocol.
+ */
+struct coll_trial {
+	bool remote; /* circles through all hosts, of the ranks at the same place of each; or through all ranks of a host */
+	enum gantry_proto proto;
+	uint64_t bytes;
+	uint64_t ns; /* what the slowest rank has taken; 0: nothing was measured */
+};
+/* The neighbours of a rank; false: it has none and takes no part. */
+bool coll_trial_circle(const struct coll_topo *topo, bool remote, int *ret_next, int *ret_prev);
+gantry_result coll_trial_plan(const struct coll_topo *topo, int next, int prev, struct coll_plan **ret_plan);
+void coll_trial_choose(const struct coll_model *m, const struct coll_trial *t, struct coll_choice *ret_choice);
+/* What the model says, ps. */
+uint64_t coll_trial_cost(const struct coll_model *m, const struct coll_trial *t);
+/* Each kind and protocol: a trial of a few bytes, one of many, and one of more than caches hold; ns 0: it was not done. The
+ * figures become those with which the model says what was measured. */
+struct coll_trials {
+	struct coll_trial few, many, most;
+};
+void coll_fit(struct coll_model *m, const struct coll_trials *trials, int n);
+
+/* choose.c, for fit.c */
+void coll_choose_sizes(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes, struct coll_choice *c);
+uint64_t coll_cost_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
+		      const struct coll_choice *c);
 
 /* A call's buffers, for the share of one block. */
 struct coll_shape {

@@ -141,26 +141,40 @@ void coll_add_reduce(struct coll_builder *b, uint32_t part, const int *ranks, ui
 	} while (at < n);
 }
 
+gantry_result coll_builder_begin(struct coll_builder *b, const struct coll_topo *topo)
+{
+	*b = (struct coll_builder){.topo = topo};
+	b->plan = calloc(1, sizeof(*b->plan));
+	if (!b->plan)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a plan");
+	b->plan->nparts = 1;
+	return GANTRY_OK;
+}
+
+gantry_result coll_builder_end(struct coll_builder *b, struct coll_plan **ret_plan)
+{
+	if (b->no_memory) {
+		coll_plan_free(b->plan);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a plan among %d ranks", b->topo->nranks);
+	}
+	*ret_plan = b->plan;
+	return GANTRY_OK;
+}
+
 gantry_result coll_plan_make(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int root,
 			     int channel, struct coll_plan **ret_plan)
 {
-	struct coll_builder b = {.topo = topo, .kind = kind, .root = root, .channel = channel};
+	struct coll_builder b;
 
-	b.plan = calloc(1, sizeof(*b.plan));
-	if (!b.plan)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a plan");
-	b.plan->nparts = 1;
+	TRY_NOW(coll_builder_begin(&b, topo));
+	b.kind = kind;
+	b.root = root;
+	b.channel = channel;
 	if (topo->nranks == 1)
 		coll_add(&b, &(struct coll_spec){.what = PRIM_IN | PRIM_OUT, .last = 1});
 	else
 		coll_algos[algo]->plan(&b);
-	if (b.no_memory) {
-		coll_plan_free(b.plan);
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the plan of %s by %s among %d ranks", coll_kind_name(kind),
-			 coll_algos[algo]->name, topo->nranks);
-	}
-	*ret_plan = b.plan;
-	return GANTRY_OK;
+	return coll_builder_end(&b, ret_plan);
 }
 
 void coll_plan_free(struct coll_plan *plan)

@@ -179,32 +179,44 @@ static void explain_memory(const struct gantry_comm *comm, FILE *f)
 		SIZE_TEXT(gantry_transport_net_pinned(comm->id, comm->device)), SIZE_TEXT(m.conn), SIZE_TEXT(m.shared));
 }
 
+/* What a call of that name asks the model; false: the model does not choose for it. */
+static bool ask_for(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type, struct coll_ask *ret)
+{
+	bool barrier = strcmp(what, "barrier") == 0;
+	int kind = 0;
+
+	*ret = (struct coll_ask){.bytes = barrier ? 1 : count * (uint64_t)coll_type_bytes((unsigned)type),
+				 .refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM)};
+	while (!barrier && kind < COLL_KINDS && strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
+		kind++;
+	if (kind == COLL_KINDS || (kind == COLL_ALL_TO_ALL && !coll_plans_exchange(&comm->coll->model, ret->bytes)))
+		return false;
+	ret->kind = (enum coll_kind)kind;
+	if (coll_by_rank(ret->kind))
+		ret->bytes *= (uint64_t)comm->nranks;
+	return true;
+}
+
+double comm_coll_estimate(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type)
+{
+	struct coll_ask ask;
+
+	return ask_for(comm, what, count, type, &ask) ? coll_estimate(&comm->coll->model, &ask) : 0;
+}
+
 gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type,
 				  FILE *f)
 {
 	static const char *const groups[] = {"all_to_all", "gather", "scatter"};
-	struct coll_ask ask = {.bytes = count * (uint64_t)coll_type_bytes((unsigned)type)};
+	struct coll_ask ask;
 
 	if (!comm || !what || !f || !coll_type_bytes((unsigned)type))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: no communicator, name, type or file");
 	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
-	ask.refused = !comm_collnet_takes(comm, (unsigned)type, GANTRY_OP_SUM);
 	explain_order(comm, f);
 	explain_memory(comm, f);
-	for (int kind = 0; kind < COLL_KINDS; kind++) {
-		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
-			continue;
-		ask.kind = (enum coll_kind)kind;
-		if (kind == COLL_ALL_TO_ALL && !coll_plans_exchange(&comm->coll->model, ask.bytes))
-			break;
-		if (coll_by_rank(ask.kind))
-			ask.bytes *= (uint64_t)comm->nranks;
+	if (ask_for(comm, what, count, type, &ask))
 		return coll_explain(&comm->coll->model, &ask, f);
-	}
-	if (strcmp(what, "barrier") == 0) {
-		ask.bytes = 1;
-		return coll_explain(&comm->coll->model, &ask, f);
-	}
 	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
 		if (strcmp(what, groups[i]) == 0) {
 			fprintf(f, "%s: a group of sends and receives of %s each\n", what, SIZE_TEXT(ask.bytes));

@@ -610,6 +610,8 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 	TRY_NOW(comm_launches_open(comm));
 	TRY_NOW(comm_coll_init(comm));
 	comm_watch_add(comm);
+	if (gantry_params()->model == PARAM_MODEL_MEASURED)
+		TRY_NOW(comm_coll_measure(comm));
 	comm->life.made = 1;
 	LOG_INFO(COMM, "rank %d of %d in %s on %s, %s", comm->rank, comm->nranks, COMM_TEXT_OF(comm),
 		 comm->device->name, COUNT_TEXT(comm->nchannels, "channel"));

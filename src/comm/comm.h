@@ -12,6 +12,7 @@
  *   graph.c         launches on streams that are captured
  *   coll.c          collectives: calls, the plans that they follow, operations for the proxy
  *   coll_model.c    what ranks agree on for them when the communicator is made
+ *   comm_fit.c      the cost model fitted to connections that are timed at init
  *   comm_collnet.c  reducers: which ranks send to them, and whether all can
  *   small.c         small collectives, done by the thread that runs the stream
  *   note.c          what collectives are, for reports
@@ -354,6 +355,8 @@ int comm_graphs_busy(const struct gantry_comm *comm);
 void comm_graphs_end(struct gantry_comm *comm);
 void comm_graphs_free(struct gantry_comm *comm);
 
+/* gantry_comm_register, also while the communicator is being made. */
+gantry_result comm_memory_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle);
 /* PTR: may the buffer be handed over on this connection? 1, with the address as the other end needs it. */
 int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const char *buf, uint64_t bytes,
 		      uint64_t *ret_place);

@@ -109,6 +109,11 @@ struct comm_work;
 int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w);
 gantry_result comm_small_launch(struct gantry_comm *comm, const struct comm_plan *plan, struct comm_work *w);
 
+/* comm_fit.c: times connections, and fits the cost model to them. All ranks together. */
+gantry_result comm_coll_measure(struct gantry_comm *comm);
+/* us that the model says a collective takes; 0: it does not know. what: as in gantry_comm_explain. */
+double comm_coll_estimate(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type);
+
 /* comm_collnet.c: connects reducers, if they are asked for, before the cost model is made. All ranks answer alike. */
 gantry_result comm_collnet_init(struct gantry_comm *comm);
 /* Takes collnet out of a list of transports, which is of ways from rank to rank: 1: it was there. */

@@ -22,16 +22,19 @@
 
 gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle)
 {
-	gantry_result r = GANTRY_OK;
-	struct comm_reg *reg = NULL;
-	size_t conns;
-
 	if (!comm || !ptr || !size || !ret_handle)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_register: invalid buffer (%zu bytes at %p)", size, ptr);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_register: invalid buffer (%zu bytes at %p)", size, ptr);
 	if (load_acquire(&comm->life.starting))
-		FAIL(GANTRY_ERR_USAGE, "gantry_comm_register: the communicator is not ready yet");
-	conns = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
-	reg = calloc(1, sizeof(*reg));
+		FAIL_NOW(GANTRY_ERR_USAGE, "gantry_comm_register: the communicator is not ready yet");
+	return comm_memory_register(comm, ptr, size, ret_handle);
+}
+
+gantry_result comm_memory_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle)
+{
+	gantry_result r = GANTRY_OK;
+	size_t conns = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
+	struct comm_reg *reg = calloc(1, sizeof(*reg));
+
 	if (!reg)
 		FAIL(GANTRY_ERR_NOMEM, "no memory to register a buffer");
 	reg->handles = calloc(conns, sizeof(*reg->handles));

@@ -289,6 +289,7 @@ static const struct perf_column columns[] = {
 	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
 	WAIT("wait_data_us", DATA), WAIT("wait_room_us", ROOM), WAIT("wait_proxy_us", PROXY), WAIT("wait_kernel_us", KERNEL),
 	WAIT("wait_peer_us", PEER), WAIT("wait_network_us", NETWORK), WAIT("wait_flush_us", FLUSH), WAIT("wait_space_us", SPACE),
+	{NULL, "", "estimated_us", PERF_FIGURE, 0, FIELD(row.estimated_us)},
 	/* The last: --explain. */
 	{NULL, "", "explain", PERF_NAME, 0, FIELD(explain)},
 };
@@ -339,6 +340,21 @@ static void print_waits(const struct pcoll_row *row)
 	perf_table_text(&table, text);
 }
 
+/* "    the model estimates 15.2 us; measured: 13.6 out of place (0.89)" */
+static void print_estimate(const struct pcoll_row *row)
+{
+	static const char *const places[] = {"out of place", "in place"};
+	char text[256];
+
+	snprintf(text, sizeof(text), "    the model estimates %.4g us; measured:", row->estimated_us);
+	for (int p = 0, n = 0; p < 2; p++)
+		if (isfinite(row->place[p].us.median))
+			snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s %.4g %s (%.2f)", n++ ? "," : "",
+				 row->place[p].us.median, places[p], row->place[p].us.median / row->estimated_us);
+	snprintf(text + strlen(text), sizeof(text) - strlen(text), "\n");
+	perf_table_text(&table, text);
+}
+
 static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, const struct pcoll_row *row,
 		      char *explain)
 {
@@ -366,6 +382,8 @@ static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, co
 		print_waits(row);
 	if (o->explain)
 		perf_table_text(&table, explain);
+	if (o->explain && isfinite(row->estimated_us) && !table.json)
+		print_estimate(row);
 }
 
 /* The header before anything is measured. */

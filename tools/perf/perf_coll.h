@@ -159,6 +159,7 @@ struct pcoll_row {
 	char transport[32], mode[32], proto[32];
 	char algo[64], paths[64];	   /* comm_path_name's words */
 	double wait_us[GANTRY_COMM_WAITS]; /* per call and rank */
+	double estimated_us;		   /* by the cost model; NAN: it does not know */
 };
 
 /* What one rank found out over one phase. */

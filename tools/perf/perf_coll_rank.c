@@ -26,6 +26,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/comm_coll.h"
 #include "perf/perf_coll.h"
 
 #define REPEAT_NS 100000000u
@@ -641,6 +642,9 @@ static gantry_result run_case(struct pcoll_rank *rk, size_t number)
 
 	memset(&row, 0, sizeof(row));
 	row.place[0] = row.place[1] = no_figures;
+	row.estimated_us = comm_coll_estimate(rk->base.comm, pcoll_traits[c->what].name, c->count, (enum gantry_type)c->type);
+	if (row.estimated_us <= 0)
+		row.estimated_us = NAN;
 	if (rk->base.rank == 0 && rk->opts->explain)
 		TRY_NOW(explain(rk, number));
 	for (int in_place = 0; in_place < 2; in_place++)

@@ -2,7 +2,7 @@
 /*
  * The model's figures from connections that were timed: coll.h. Factors, not figures: a trial of a few bytes says how much
  * faster or slower than built in a hop and a message are, one of many bytes the same of bytes. Additions keep their figure.
- * All of it from what the ranks have told each other, and in integers, so all ranks have the same.
+ * All of it from what the ranks have exchanged, and in integers, so all ranks have the same.
  *
  * Where ranks share cores, small calls take as long as the scheduler lets each wait for its turn, which a circle of messages
  * does not show: latencies stay as they are built in.
@@ -150,7 +150,7 @@ static void fit_bytes(struct coll_model *m, struct coll_cost *c, const struct co
 	c->wire = before.wire ? scale(before.wire, factor) : 0;
 }
 
-/* What is missing after the others is said to be for the bytes that are too many. */
+/* Time that the other figures do not explain is charged to the bytes beyond COLL_WARM. */
 static void fit_cold(struct coll_model *m, struct coll_cost *c, const struct coll_trial *most)
 {
 	uint64_t warm = coll_trial_cost(m, most), missing = above(1000 * most->ns, warm), cold;

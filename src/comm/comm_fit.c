@@ -170,7 +170,7 @@ gantry_result comm_coll_measure(struct gantry_comm *comm)
 	TRY(do_trials(&f));
 	LOG_INFO(COMM, "%s: cost model measured in %.1f ms", COMM_TEXT_OF(comm), (double)(gantry_now_ns() - begin) / 1e6);
 out:
-	comm->coll->again.kernel = NULL; /* these calls are nobody's */
+	comm->coll->again.kernel = NULL; /* the program made none of these calls */
 	if (f.reg)
 		gantry_comm_deregister(comm, f.reg);
 	if (f.stream)

@@ -36,11 +36,47 @@ int lo_listen(int port, int *ret_port)
 	return fd;
 }
 
+/* Ports that the kernel gives to no socket by itself, *ret_n of them from 1024 on; 0: there are none. */
+static void find_quiet_ports(int *ret_n)
+{
+	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+	int first = 0, last = 0;
+
+	CHECK(f && fscanf(f, "%d %d", &first, &last) == 2);
+	fclose(f);
+	*ret_n = first > 1024 ? first - 1024 : 0;
+}
+
+int lo_kept_port(int *ret_keeper)
+{
+	static uint32_t calls;
+	struct sockaddr_in a;
+	int n, one = 1, fd = -1, port = 0;
+
+	find_quiet_ports(&n);
+	for (int i = 0; i < n && fd < 0; i++) {
+		uint32_t at = (uint32_t)getpid() * 2654435761u + __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) * 131;
+
+		port = 1024 + (int)(at % (uint32_t)n);
+		a = lo_addr(port);
+		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (bind(fd, (struct sockaddr *)&a, sizeof(a))) {
+			close(fd);
+			fd = -1;
+		}
+	}
+	if (fd < 0)
+		fd = lo_bound(0, &port);
+	CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
+	*ret_keeper = fd;
+	return port;
+}
+
 int lo_free_port(void)
 {
-	int port;
+	int keeper, port = lo_kept_port(&keeper);
 
-	close(lo_bound(0, &port));
+	close(keeper);
 	return port;
 }
 

@@ -431,8 +431,10 @@ int lo_bound(int port, int *ret_port);
 /* A socket that listens there. */
 int lo_listen(int port, int *ret_port);
 
-/* A port that was free a moment ago. */
+/* A free port, which the kernel gives to no socket by itself: another one each time. */
 int lo_free_port(void);
+/* The same, and until *ret_keeper is closed it is for sockets with SO_REUSEADDR alone. */
+int lo_kept_port(int *ret_keeper);
 
 /* Blocking. dial returns -1 where nobody listens, the others fail then. */
 int dial(const struct sockaddr_in *to);

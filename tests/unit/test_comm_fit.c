@@ -13,7 +13,7 @@ static void look(struct world *w, int rank, struct gantry_comm *comm, struct gan
 
 	seen[rank] = *m;
 	CHECK_EQ(m->fitted, w->nranks > 1);
-	CHECK(!comm->coll->again.kernel); /* the calls that were timed are nobody's */
+	CHECK(!comm->coll->again.kernel); /* the program made none of the calls that were timed */
 	for (int k = 1; k <= 300; k += 299) {
 		for (int i = 0; i < k; i++)
 			words[i] = rank * 1000 + i;

@@ -261,44 +261,6 @@ static int serve(const char *address)
 	}
 }
 
-/*
- * Where the peer listens in all of its lives. Between two of them somebody else might get the port, and the peer could
- * not come back: so it is one that the kernel gives to nobody by itself, and *ret_keeper keeps others of this test away
- * until it is closed. They ask for it without SO_REUSEADDR, the peer with.
- */
-static int free_port(int *ret_keeper)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET};
-	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
-	socklen_t len = sizeof(a);
-	int first = 0, last = 0, n, one = 1, fd = -1;
-
-	CHECK(f && fscanf(f, "%d %d", &first, &last) == 2);
-	fclose(f);
-	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	n = first > 1024 ? first - 1024 : 0;
-	for (int i = 0; i < n; i++) {
-		int port = 1024 + (getpid() * 7 + i) % n, e;
-
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		a.sin_port = htons((uint16_t)port);
-		e = bind(fd, (struct sockaddr *)&a, sizeof(a));
-		if (!e)
-			break;
-		close(fd);
-		fd = -1;
-	}
-	if (fd < 0) { /* all of them are the kernel's: then one of those */
-		a.sin_port = 0;
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		CHECK_EQ(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-		CHECK_EQ(getsockname(fd, (struct sockaddr *)&a, &len), 0);
-	}
-	CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
-	*ret_keeper = fd;
-	return ntohs(a.sin_port);
-}
-
 static void one_life(struct gantry_rx *rx, const char *address, unsigned char *m, unsigned char *back, unsigned delay)
 {
 	static uint64_t last_epoch;
@@ -355,7 +317,7 @@ static void restarts(void)
 	int fds = 0, threads = 0, keeper;
 	uint64_t memory = 0;
 
-	snprintf(address, sizeof(address), "127.0.0.1:%d", free_port(&keeper));
+	snprintf(address, sizeof(address), "127.0.0.1:%d", lo_kept_port(&keeper));
 	CHECK_OK(gantry_rx_open(NULL, &rx));
 	CHECK_OK(gantry_rx_register(rx, m, SIZE));
 	CHECK_OK(gantry_rx_register(rx, back, SIZE));

@@ -100,16 +100,13 @@ static uint32_t agree_on_step(const struct gantry_comm *comm)
 static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 {
 	const char *wanted = comm->transport;
-	int gpu = 0, same = !comm->probe.failed,
-	    shared = strstr(wanted, "auto") || strstr(wanted, "shm") || strstr(wanted, "p2p");
+	int gpu = 0, shared = strstr(wanted, "auto") || strstr(wanted, "shm") || strstr(wanted, "p2p");
 
-	for (int i = 0; i < comm->nranks; i++) {
+	for (int i = 0; i < comm->nranks; i++)
 		gpu |= comm->infos[i].device_kind != GANTRY_DEVICE_HOST;
-		same &= strcmp(comm->infos[i].bus_id, comm->infos[0].bus_id) == 0;
-	}
 	shared &= comm->coll->topo.nhosts < comm->nranks;
 	l->remote = gpu ? COLL_LINK_GPU_NET : COLL_LINK_CPU_NET;
-	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : same ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
+	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : comm_reach(comm) ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
 }
 
 gantry_result comm_coll_init(struct gantry_comm *comm)
@@ -127,7 +124,7 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 		whole_lines &= info->device_kind == GANTRY_DEVICE_HOST;
 	}
 	/* Lines of LL128 arrive whole between CPUs, and within a GPU. */
-	whole_lines |= comm_shares_gpu(comm);
+	whole_lines |= comm_reach(comm) == COMM_REACH_GPU;
 	l->channels = (uint32_t)comm->nchannels;
 	l->step_bytes[GANTRY_PROTO_SIMPLE] = agree_on_step(comm);
 	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? GANTRY_ENDS_LL_STEP : 0;

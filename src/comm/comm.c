@@ -298,45 +298,59 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	comm_coll_describe(comm, ret);
 }
 
-int comm_shares_gpu(const struct gantry_comm *comm)
+/* Whether p2p connects two ranks of a host. */
+static bool by_p2p(const struct gantry_comm *comm, int a, int b)
 {
-	const struct gantry_peer_info *first = &comm->infos[0];
 	const struct gantry_transport *t;
 
+	return gantry_transport_choose(&comm->infos[a], &comm->infos[b], comm->transport, &t) == GANTRY_OK &&
+	       t == &gantry_transport_p2p;
+}
+
+enum comm_reach comm_reach(const struct gantry_comm *comm)
+{
+	enum comm_reach reach = COMM_REACH_GPU;
+
 	if (comm->probe.failed)
-		return 0;
+		return COMM_REACH_NOT;
 	for (int i = 0; i < comm->nranks; i++) {
 		const struct gantry_peer_info *info = &comm->infos[i];
 
-		if (info->device_kind == GANTRY_DEVICE_HOST || info->host != first->host ||
-		    strcmp(info->bus_id, first->bus_id))
-			return 0;
-		if (i && (gantry_transport_choose(first, info, comm->transport, &t) != GANTRY_OK ||
-			  t != &gantry_transport_p2p))
-			return 0;
+		if (info->device_kind == GANTRY_DEVICE_HOST)
+			return COMM_REACH_NOT;
+		if (info->host != comm->infos[0].host)
+			reach = COMM_REACH_HOSTS;
+		for (int k = 0; k < i; k++) {
+			if (comm->infos[k].host != info->host)
+				continue;
+			if (!by_p2p(comm, k, i))
+				return COMM_REACH_NOT;
+			if (reach == COMM_REACH_GPU && strcmp(comm->infos[k].bus_id, info->bus_id) != 0)
+				reach = COMM_REACH_HOST;
+		}
 	}
-	return 1;
+	return reach;
 }
 
 /*
  * Channels where the user has not set a number: the most that any rank's device wants. Ranks that share a GPU have no
  * NIC between them but its memory, which it takes many blocks to keep busy: 4 channels move 40 GB/s there, 16 147, 32
- * 245. With more ranks there are fewer for each, as there are multiprocessors for all.
+ * 245. With more ranks there are fewer for each, as there are multiprocessors for all. GPUs that reach each other have
+ * links of several hundred GB/s, of which a block fills some twenty (NCCL takes 16 to 32; not measured here).
  */
-enum { SHARED_GPU_CHANNELS = 64 };
+enum { SHARED_GPU_CHANNELS = 64, PEER_GPU_CHANNELS = 16 };
 
 static int default_channels(const struct gantry_comm *comm)
 {
-	int n = 1;
+	enum comm_reach reach = comm->nranks > 1 ? comm_reach(comm) : COMM_REACH_NOT;
+	int n = 1, many = reach == COMM_REACH_GPU ? SHARED_GPU_CHANNELS / comm->nranks : PEER_GPU_CHANNELS;
 
 	for (int i = 0; i < comm->nranks; i++) {
 		int wants = gantry_traits_of_kind(comm->infos[i].device_kind)->channels;
 
 		n = wants > n ? wants : n;
 	}
-	if (comm->nranks > 1 && comm_shares_gpu(comm) && SHARED_GPU_CHANNELS / comm->nranks > n)
-		n = SHARED_GPU_CHANNELS / comm->nranks;
-	return n;
+	return (reach == COMM_REACH_GPU || reach == COMM_REACH_HOST) && many > n ? many : n;
 }
 
 /*

@@ -345,8 +345,15 @@ void comm_enqueue_failed(struct gantry_comm *comm, gantry_result r);
 /* Ends the group, with all that it is nested in, and enqueues nothing of it. Returns its error. */
 gantry_result comm_group_drop(void);
 
-/* All ranks are on one GPU and reach each other by loads and stores. From what all ranks know: all answer alike. */
-int comm_shares_gpu(const struct gantry_comm *comm);
+/* How far ranks on GPUs reach each other by loads and stores: from what all ranks know, so all answer alike. */
+enum comm_reach {
+	COMM_REACH_NOT,	  /* not all of each host do, or some are on CPUs */
+	COMM_REACH_HOSTS, /* those of each host, of which there are several */
+	COMM_REACH_HOST,  /* all, on several GPUs */
+	COMM_REACH_GPU,	  /* all, on one */
+};
+enum comm_reach comm_reach(const struct gantry_comm *comm);
+
 /* ---- graph.c ---- */
 
 /* Captured launches that run. */

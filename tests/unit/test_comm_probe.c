@@ -237,3 +237,39 @@ void tests_begin(void)
 	/* Host devices have lines of LL128 everywhere, and p2p between two GPUs has none. */
 	set_params("GANTRY_PROTO", "simple");
 }
+
+/* Ranks on these GPUs of these hosts; a host of 0: on its CPUs. */
+static enum comm_reach reach(int nranks, const int *hosts, const char *const *gpus)
+{
+	struct gantry_peer_info infos[4];
+	struct gantry_comm *comm = calloc(1, sizeof(*comm));
+	enum comm_reach r;
+
+	memset(infos, 0, sizeof(infos));
+	for (int i = 0; i < nranks; i++) {
+		infos[i].device_kind = hosts[i] ? GANTRY_DEVICE_CUDA : GANTRY_DEVICE_HOST;
+		infos[i].host = (uint64_t)hosts[i];
+		infos[i].process = (uint64_t)i + 1;
+		snprintf(infos[i].bus_id, sizeof(infos[i].bus_id), "%s", gpus[i]);
+	}
+	comm->nranks = nranks;
+	comm->infos = infos;
+	comm->transport = (char[]){"auto"};
+	r = comm_reach(comm);
+	comm->probe.failed = 1;
+	CHECK_EQ(comm_reach(comm), COMM_REACH_NOT);
+	free(comm);
+	return r;
+}
+
+TEST(how_far_gpus_reach)
+{
+	static const char *const one[] = {GPU0, GPU0, GPU0, GPU0}, *const two[] = {GPU0, GPU1, GPU0, GPU1};
+	static const int host[] = {7, 7, 7, 7}, hosts[] = {7, 7, 8, 8}, mixed[] = {7, 0, 7, 7};
+
+	CHECK_EQ(reach(4, host, one), COMM_REACH_GPU);
+	CHECK_EQ(reach(4, host, two), COMM_REACH_HOST);
+	CHECK_EQ(reach(4, hosts, two), COMM_REACH_HOSTS);
+	CHECK_EQ(reach(4, hosts, one), COMM_REACH_HOSTS); /* GPUs of two hosts that are called alike */
+	CHECK_EQ(reach(4, mixed, one), COMM_REACH_NOT);
+}

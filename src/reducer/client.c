@@ -53,7 +53,7 @@ struct flight {
 };
 
 struct lane {
-	const struct reducer_end *end; /* borrowed; NULL: this process's own reducer */
+	const struct net_mesh_end *end; /* borrowed; NULL: this process's own reducer */
 	uint32_t number;	       /* of the reducer, among all that were named */
 	int closed;		       /* by the reducer: see lose_lane */
 	int heard_out;		       /* closed, and all its messages are read */
@@ -551,8 +551,7 @@ static gantry_result dial_ranks(const struct reducer_config *config, const char 
 	for (uint32_t i = 0; i < config->ranks; i++)
 		if (reducer_mesh_dial(m, i, config->handles[i]) != GANTRY_OK)
 			FAIL_NOW(GANTRY_ERR_INVALID, "the handle of rank %u was not created by gantry", i);
-	m->hello.job = job_of(m, reducers);
-	reducer_encode(&(struct reducer_message){.kind = REDUCER_HELLO, .hello = m->hello}, m->header);
+	reducer_mesh_set_job(m, job_of(m, reducers));
 	for (uint32_t i = 0; i < config->ranks; i++)
 		m->dials[i].known = m->dials[i].wanted = wants_rank(m, i);
 	return GANTRY_OK;

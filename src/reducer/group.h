@@ -20,18 +20,14 @@
 
 #include <sys/uio.h>
 
+#include "net/mesh.h"
 #include "reducer/reducer_wire.h"
 
 enum { REDUCER_GRACE_NS = 250000000 /* for the cause of a peer's closing to arrive */ };
 enum { REDUCER_PARTS_MAX = 8, REDUCER_NO_RANK = UINT32_MAX };
 
-/* Connections with one other: a rank, or a reducer. */
-struct reducer_end {
-	void *out, *in; /* comms of the network, owned by the creator of the end; NULL: none */
-};
-
 struct reducer_member {
-	const struct reducer_end *end;	   /* borrowed */
+	const struct net_mesh_end *end;	   /* borrowed */
 	uint8_t *buffers;		   /* REDUCER_WINDOW messages, owned */
 	const char *bytes[REDUCER_WINDOW]; /* of each piece: in the buffers, or the user's */
 	struct reducer_piece pieces[REDUCER_WINDOW];
@@ -67,7 +63,7 @@ struct reducer_group {
 enum reducer_wait { REDUCER_WAIT_NONE, REDUCER_WAIT_RANK, REDUCER_WAIT_RESULT, REDUCER_WAITS };
 
 /* ends: one per rank, borrowed; that of `own` is not looked at, and others may be filled in later. */
-gantry_result reducer_group_create(uint32_t ranks, uint32_t own, const struct reducer_end *ends,
+gantry_result reducer_group_create(uint32_t ranks, uint32_t own, const struct net_mesh_end *ends,
 				   struct reducer_group **ret_group);
 void reducer_group_destroy(struct reducer_group *g); /* NULL is fine */
 /* Memory that one of so many ranks has. */

@@ -37,7 +37,7 @@ size_t reducer_group_bytes(uint32_t ranks)
 	       (ranks + 1) * REDUCER_WINDOW * stride_of(ranks);
 }
 
-gantry_result reducer_group_create(uint32_t ranks, uint32_t own, const struct reducer_end *ends,
+gantry_result reducer_group_create(uint32_t ranks, uint32_t own, const struct net_mesh_end *ends,
 				   struct reducer_group **ret_group)
 {
 	gantry_result r = GANTRY_OK;

@@ -93,7 +93,7 @@ static void fill_ask(struct inet_dial *d, struct inet_dial_hello *ret)
 	const struct ask *k = gantry_container(d, struct ask, dial);
 	const struct reducer_reach *reach = k->asking->reach;
 	const struct reducer_mesh *m = reach->mesh;
-	struct reducer_ask ask = {.job = m->hello.job,
+	struct reducer_ask ask = {.job = m->job,
 				  .comm_id = reach->comm_id,
 				  .rank = m->own,
 				  .ranks = m->ranks,

@@ -48,7 +48,7 @@ struct request {
 static struct {
 	struct script in;
 	struct reducer_group *g;
-	struct reducer_end ends[RANKS];
+	struct net_mesh_end ends[RANKS];
 	int ranks, later, crooked;
 	struct request requests[REQUESTS];
 	struct {
@@ -68,7 +68,7 @@ const char *__wrap_gantry_net_tcp_peer(const void *comm);
 
 static int rank_of(const void *comm)
 {
-	return (int)((const struct reducer_end *)comm - run.ends);
+	return (int)((const struct net_mesh_end *)comm - run.ends);
 }
 
 static struct request *take_request(int rank, int sends, void *data, size_t size)
@@ -308,7 +308,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	how = script_next(&run.in);
 	run.ranks = 1 + how % RANKS;
 	for (int k = 0; k < run.ranks; k++)
-		run.ends[k] = (struct reducer_end){&run.ends[k], &run.ends[k]};
+		run.ends[k] = (struct net_mesh_end){&run.ends[k], &run.ends[k]};
 	MUST(reducer_group_create((uint32_t)run.ranks, how & 128 ? how / 4 % (uint32_t)run.ranks : REDUCER_NO_RANK,
 				  run.ends, &run.g) == GANTRY_OK);
 	for (int i = 0; i < STEPS && run.in.at < run.in.end; i++) {

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "reducer/mesh.h"
+#include "reducer/reducer_mesh.h"
 #include "reducer/reach.h"
 #include "reducer/reducer.h"
 #include "reducer/sum.h"

@@ -12,7 +12,7 @@
 #define GANTRY_REDUCER_REACH_H
 
 #include "inet/nic.h"
-#include "reducer/mesh.h"
+#include "reducer/reducer_mesh.h"
 
 #define REDUCER_PATIENCE_NS 5000000000ull
 

@@ -18,7 +18,7 @@
 #include "inet/listen.h"
 #include "inet/settings.h"
 #include "inet/stats.h"
-#include "reducer/mesh.h"
+#include "reducer/reducer_mesh.h"
 
 #define NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 

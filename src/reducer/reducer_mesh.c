@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "reducer/mesh.h"
+#include "reducer/reducer_mesh.h"
 
 #include <stdio.h>
 #include <stdlib.h>

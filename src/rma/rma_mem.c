@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory by number, and copies: at once between host memory, by the device's queues where it has a part in them. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "rma/rma_priv.h"
+
+gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma_kind kind, uint32_t *ret_number)
+{
+	gantry_result r = GANTRY_OK;
+	struct rma_memory *grown;
+
+	if (!base || !size || (kind == RMA_DEVICE && !c->device))
+		FAIL_NOW(GANTRY_ERR_INVALID, "cannot register %zu bytes at %p%s", size, base,
+			 kind == RMA_DEVICE && !c->device ? ": there is no device" : "");
+	rma_mu_lock(&c->mu);
+	if (c->memory.count == RMA_MEMORIES_MAX)
+		FAIL(GANTRY_ERR_LIMIT, "more than %d registrations", RMA_MEMORIES_MAX);
+	if (c->memory.count == c->memory.room) {
+		uint32_t room = c->memory.room ? 2 * c->memory.room : 16;
+
+		grown = realloc(c->memory.all, room * sizeof(*grown));
+		if (!grown)
+			FAIL(GANTRY_ERR_NOMEM, "no memory for %u registrations", room);
+		c->memory.all = grown;
+		c->memory.room = room;
+	}
+	c->memory.all[c->memory.count++] = (struct rma_memory){
+		.base = base,
+		.size = size,
+		.device = kind == RMA_DEVICE && (c->staged || !gantry_traits(c->device)->cpu_reads_memory)};
+	*ret_number = c->memory.count;
+out:
+	rma_mu_unlock(&c->mu);
+	return r;
+}
+
+static bool lies_in(const struct rma_memory *m, const char *at)
+{
+	return at >= m->base && at < m->base + m->size;
+}
+
+/* Receives that are posted write there whenever bytes come: they end with their connection. */
+static bool is_written(const struct rma_comm *c, const struct rma_memory *m) REQUIRES(rma_mu)
+{
+	for (uint32_t i = 0; i < c->ranks; i++) {
+		const struct rma_rx *rx = &c->peers[i].rx;
+
+		for (uint64_t k = rx->pieces_arrived; k < rx->pieces_posted; k++)
+			if (lies_in(m, rx->pieces[k % RMA_PIECES_IN].op->to.at))
+				return true;
+	}
+	return false;
+}
+
+gantry_result rma_deregister(struct rma_comm *c, uint32_t number)
+{
+	gantry_result r = GANTRY_OK;
+	struct rma_memory *m;
+
+	rma_mu_lock(&c->mu);
+	if (!number || number > c->memory.count || !c->memory.all[number - 1].base)
+		FAIL(GANTRY_ERR_INVALID, "memory %u is not registered", number);
+	m = &c->memory.all[number - 1];
+	if (is_written(c, m) && c->error.result == GANTRY_OK) {
+		rma_fail(c, GANTRY_ERR_USAGE, (int)c->rank,
+			 "memory was deregistered while a rank was putting data there");
+		LOG_ERROR(NET, "rank %u: memory %u was deregistered while a rank was putting data there", c->rank,
+			  number);
+	}
+	if (is_written(c, m)) {
+		net_mesh_destroy(c->mesh);
+		c->mesh = NULL;
+	}
+	m->base = NULL;
+out:
+	rma_mu_unlock(&c->mu);
+	return r;
+}
+
+gantry_result rma_span_of(const struct rma_comm *c, struct rma_place at, uint64_t bytes, struct rma_span *ret)
+{
+	const struct rma_memory *m = at.memory && at.memory <= c->memory.count ? &c->memory.all[at.memory - 1] : NULL;
+
+	*ret = (struct rma_span){0};
+	if (!bytes && at.memory == RMA_NO_MEMORY)
+		return GANTRY_OK;
+	if (!m || !m->base)
+		FAIL_NOW(GANTRY_ERR_INVALID, "rank %u: memory %u is not registered", c->rank, at.memory);
+	if (at.offset > m->size || bytes > m->size - at.offset)
+		FAIL_NOW(GANTRY_ERR_INVALID, "rank %u: %llu bytes at %llu exceed memory %u of %llu bytes", c->rank,
+			 (unsigned long long)bytes, (unsigned long long)at.offset, at.memory,
+			 (unsigned long long)m->size);
+	*ret = (struct rma_span){m->base + at.offset, m->device};
+	return GANTRY_OK;
+}
+
+gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span from, uint64_t bytes,
+		       struct rma_fence *ret_fence)
+{
+	struct gantry_device *d = c->device;
+
+	*ret_fence = (struct rma_fence){.queue = to.device ? GANTRY_COPY_IN : GANTRY_COPY_OUT};
+	if (!bytes)
+		return GANTRY_OK;
+	if (!to.device && !from.device) {
+		memmove(to.at, from.at, bytes);
+		return GANTRY_OK;
+	}
+	TRY_NOW(d->ops->queue_copy(d, ret_fence->queue, to.at, from.at, bytes));
+	TRY_NOW(d->ops->queue_fence(d, ret_fence->queue, &ret_fence->value));
+	ret_fence->pending = true;
+	return GANTRY_OK;
+}
+
+gantry_result rma_fence_over(struct rma_comm *c, struct rma_fence *f)
+{
+	if (!f->pending)
+		return GANTRY_OK;
+	TRY_NOW(c->device->ops->fence_reached(c->device, f->queue, f->value));
+	f->pending = false;
+	return GANTRY_OK;
+}
+
+gantry_result rma_mapped_alloc(struct rma_comm *c, size_t size, void **ret)
+{
+	void *device;
+
+	if (c->device)
+		return c->device->ops->alloc_mapped(c->device, size, ret, &device);
+	*ret = calloc(1, size);
+	if (!*ret)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %zu bytes of messages", size);
+	return GANTRY_OK;
+}
+
+void rma_mapped_free(struct rma_comm *c, void *p)
+{
+	if (c->device && p)
+		c->device->ops->free_mapped(c->device, p);
+	else
+		free(p);
+}

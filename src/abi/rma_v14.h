@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* RMA interface v14 (NCCL 2.30.7): one handle of memory; signals that are ordered with all puts before them, or with their own only. */
+#ifndef GANTRY_ABI_RMA_V14_H
+#define GANTRY_ABI_RMA_V14_H
+
+#include "abi/rma_v13.h"
+
+typedef struct {
+	int nContexts;
+	int trafficClass;
+	int rankStride; /* 1: puts go to all ranks; n: to each n-th, counted from the own one */
+} ncclRmaConfig_v14_t;
+NCCL_ABI_SIZE(ncclRmaConfig_v14_t, 12);
+
+typedef struct {
+	const char *name;
+	ncclResult_t (*init)(void **ctx, uint64_t commId, ncclDebugLogger_t log);
+	ncclResult_t (*devices)(int *ndev);
+	ncclResult_t (*getProperties)(int dev, ncclNetProperties_v12_t *props);
+	ncclResult_t (*listen)(void *ctx, int dev, void *handle, void **listenComm);
+	ncclResult_t (*connect)(void *ctx, void *handles[], int nranks, int rank, void *listenComm, void **collComm);
+	ncclResult_t (*createContext)(void *collComm, ncclRmaConfig_v14_t *config, void **rmaCtx);
+	ncclResult_t (*regMrSym)(void *collComm, void *data, size_t size, int type, uint64_t mrFlags, void **mhandle);
+	ncclResult_t (*regMrSymDmaBuf)(void *collComm, void *data, size_t size, int type, uint64_t offset, int fd,
+				       uint64_t mrFlags, void **mhandle);
+	ncclResult_t (*deregMrSym)(void *collComm, void *mhandle);
+	ncclResult_t (*destroyContext)(void *rmaCtx);
+	ncclResult_t (*closeColl)(void *collComm);
+	ncclResult_t (*closeListen)(void *listenComm);
+	ncclResult_t (*iput)(void *rmaCtx, int context, uint64_t srcOff, void *srcMhandle, size_t size, uint64_t dstOff,
+			     void *dstMhandle, uint32_t rank, void **request);
+	ncclResult_t (*iputSignal)(void *rmaCtx, int context, uint64_t srcOff, void *srcMhandle, size_t size,
+				   uint64_t dstOff, void *dstMhandle, uint32_t rank, uint64_t signalOff,
+				   void *signalMhandle, uint64_t signalValue, uint32_t signalOp, bool isStrong,
+				   void **request);
+	ncclResult_t (*iget)(void *rmaCtx, int context, uint64_t remoteOff, void *remoteMhandle, size_t size,
+			     uint64_t localOff, void *localMhandle, uint32_t rank, void **request);
+	ncclResult_t (*iflush)(void *rmaCtx, int context, void *mhandle, uint32_t rank, void **request);
+	ncclResult_t (*test)(void *collComm, void *request, int *done);
+	ncclResult_t (*rmaProgress)(void *rmaCtx);
+	ncclResult_t (*queryLastError)(void *rmaCtx, bool *hasError);
+	ncclResult_t (*finalize)(void *ctx);
+} ncclRma_v14_t;
+NCCL_ABI_SIZE(ncclRma_v14_t, 168);
+NCCL_ABI_OFFSET(ncclRma_v14_t, regMrSym, 56);
+NCCL_ABI_OFFSET(ncclRma_v14_t, iput, 104);
+NCCL_ABI_OFFSET(ncclRma_v14_t, iget, 120);
+NCCL_ABI_OFFSET(ncclRma_v14_t, iflush, 128);
+NCCL_ABI_OFFSET(ncclRma_v14_t, test, 136);
+NCCL_ABI_OFFSET(ncclRma_v14_t, finalize, 160);
+
+#endif

@@ -103,8 +103,9 @@ struct rma_tx {
 /* ---- what comes in ---- */
 
 struct rma_op {
-	struct gantry_list order; /* of its context, or of answers */
-	struct gantry_list queue; /* with pieces to be received */
+	struct gantry_list order;    /* of its context, or of answers */
+	struct rma_context *context; /* borrowed; NULL: an answer */
+	struct gantry_list queue;    /* with pieces to be received */
 	struct rma_header head;
 	struct rma_span to;
 	struct rma_span word;	     /* of its signal; at NULL: it has none */
@@ -134,6 +135,8 @@ struct rma_piece_in {
 struct rma_context {
 	struct gantry_list node; /* of those with operations */
 	struct gantry_list ops;
+	struct rma_fence
+		fence; /* of operations that are over: their copies to the device, which no signal has waited for */
 };
 
 struct rma_rx {

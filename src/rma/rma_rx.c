@@ -66,6 +66,7 @@ static gantry_result append_op(struct rma_rx *rx, struct rma_op *op)
 	if (gantry_list_empty(&x->ops))
 		gantry_list_append(&rx->active, &x->node);
 	gantry_list_append(&x->ops, &op->order);
+	op->context = x;
 	return GANTRY_OK;
 }
 
@@ -308,18 +309,31 @@ static gantry_result answer(struct rma_comm *c, struct rma_peer *p, const struct
 }
 
 /*
- * Its data is where it belongs, as far as what follows can see: a signal in device memory follows in the same queue; the CPU's own
- * follows when the copy is over, and so does what this rank's own request reports.
+ * Its data is where it belongs, as far as what follows can see. A signal in device memory follows in the queue that copies there; the
+ * CPU's own waits for that queue, for earlier operations of the context too; and so does what this rank's own request reports.
  */
 static gantry_result is_in_place(struct rma_comm *c, struct rma_op *op) REQUIRES(rma_mu)
 {
-	bool behind = op->fence.queue == GANTRY_COPY_IN && op->word.device;
-
 	if (op->left)
 		return GANTRY_AGAIN;
-	if (!op->word.at && !op->request)
+	if (op->request)
+		TRY_NOW(rma_fence_over(c, &op->fence));
+	if (!op->word.at || op->word.device)
 		return GANTRY_OK;
-	return behind && !op->request ? GANTRY_OK : rma_fence_over(c, &op->fence);
+	TRY_NOW(rma_fence_over(c, &op->fence));
+	return rma_fence_over(c, &op->context->fence);
+}
+
+/* It is over, although its data may be in the queue still. Small data may have come to the queue before larger data of earlier ones. */
+static void note_copies(struct rma_op *op) REQUIRES(rma_mu)
+{
+	struct rma_context *x = op->context;
+
+	if (!x || !op->fence.pending)
+		return;
+	ASSERT(op->fence.queue == GANTRY_COPY_IN);
+	if (!x->fence.pending || x->fence.value < op->fence.value)
+		x->fence = op->fence;
 }
 
 static gantry_result add_signal(struct rma_comm *c, const struct rma_op *op) REQUIRES(rma_mu)
@@ -343,6 +357,7 @@ static gantry_result finish_op(struct rma_comm *c, struct rma_peer *p, struct rm
 		TRY_NOW(answer(c, p, op));
 	if (op->request)
 		rma_request_done(op->request);
+	note_copies(op);
 	gantry_list_remove(&op->order);
 	rma_op_put(c, op);
 	p->rx.nops--;

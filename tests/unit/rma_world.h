@@ -14,7 +14,8 @@ enum { RMA_WORLD_MOST = 8 };
 
 struct rma_world {
 	uint32_t n;
-	bool staged; /* memory of the host device, copied by its queues as a GPU's is */
+	bool staged;	 /* memory of the host device, copied by its queues as a GPU's is */
+	bool host_words; /* although it is: signals are in host memory */
 	void (*body)(struct rma_world *w, uint32_t rank, struct rma_comm *c);
 	uint64_t timeout;
 	const uint32_t *stop;

@@ -22,7 +22,7 @@ static bool words_on_device(const struct rma_world *w)
 	(void)w; /* the queue's plain store of a word is polled here: a race by the letter, a GPU's would be none */
 	return false;
 #else
-	return w->staged;
+	return w->staged && !w->host_words;
 #endif
 }
 
@@ -202,6 +202,16 @@ TEST(puts_and_signals)
 	for (uint32_t n = 1; n <= (SANITIZED ? 3 : 4); n++)
 		for (int staged = 0; staged < 2; staged++)
 			run_world(n, staged, random_puts);
+}
+
+/* Data in device memory, signals in host memory: the CPU's addition must not overtake the copies of earlier puts. */
+TEST(puts_and_signals_of_the_cpu)
+{
+	struct rma_world w = {.n = 3, .staged = true, .host_words = true, .body = random_puts};
+
+	rma_world_run(&w);
+	for (uint32_t i = 0; i < w.n; i++)
+		CHECK_OK(w.opened[i]);
 }
 
 /* ---- gets ---- */
@@ -431,6 +441,10 @@ static void misdeed(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 	if (what == DEREGISTERED && rank == 0)
 		CHECK_OK(rma_deregister(c, 2));
 	rma_world_meet(w, c, 1);
+	if (rank == 0)
+		fetch_add_seq(&w->came, 1); /* it looks at results of its calls from here on */
+	while (rank == 1 && load_seq(&w->came) < 3)
+		sched_yield();
 	at.offset = what == BEYOND_THE_END ? m.target_size - 7 : 0;
 	bytes = what == CUT_OFF ? ROOM : 8;
 	if (rank == 1 && what != GONE)

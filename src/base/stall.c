@@ -11,8 +11,13 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "base/ranks.h"
+
+MUTEX_KIND(stall_sources_mu);
+static struct stall_sources_mu sources_mu;
+static struct gantry_list sources GUARDED_BY(stall_sources_mu) = {&sources, &sources};
 
 uint64_t gantry_stall_after(void)
 {
@@ -67,6 +72,24 @@ static void put_report(void *ctx, FILE *f)
 	gantry_rank_put_lines(f, 0);
 	for (size_t i = 0; i < r->n; i++)
 		put_wait(f, &r->waits[i]);
+	stall_sources_mu_lock(&sources_mu);
+	gantry_list_each_entry (s, &sources, struct gantry_stall_source, node)
+		s->put(s, f);
+	stall_sources_mu_unlock(&sources_mu);
+}
+
+void gantry_stall_add(struct gantry_stall_source *s)
+{
+	stall_sources_mu_lock(&sources_mu);
+	gantry_list_append(&sources, &s->node);
+	stall_sources_mu_unlock(&sources_mu);
+}
+
+void gantry_stall_remove(struct gantry_stall_source *s)
+{
+	stall_sources_mu_lock(&sources_mu);
+	gantry_list_remove(&s->node);
+	stall_sources_mu_unlock(&sources_mu);
 }
 
 static void put_ranks(void *ctx, FILE *f)

@@ -9,6 +9,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+
+#include "base/list.h"
 
 /* Requests of one direction of a connection. */
 struct gantry_stall_wait {
@@ -30,6 +33,13 @@ uint64_t gantry_stall_interval(void);
  * by a signal or a request; then there may be no waiting requests. Writes a file: call it without locks that other
  * threads wait for. */
 void gantry_stall_tell(const char *user, const struct gantry_stall_wait *waits, size_t n, int asked);
+/* Whatever else is under way in the process: adds lines to each report, without any lock. Owned by its user. */
+struct gantry_stall_source {
+	struct gantry_list node;
+	void (*put)(struct gantry_stall_source *s, FILE *f);
+};
+void gantry_stall_add(struct gantry_stall_source *s);
+void gantry_stall_remove(struct gantry_stall_source *s); /* after it, put is not called any more */
 /* GANTRY_STALL_DIR/request: `gantry stall --ask` writes it, all processes that see the folder report then. 1: it has
  * changed since the last look; the first one only remembers it. */
 struct gantry_stall_request {

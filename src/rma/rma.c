@@ -216,6 +216,7 @@ gantry_result rma_progress(struct rma_comm *c)
 	if (r == GANTRY_OK)
 		r = progress_all(c);
 	rma_mu_unlock(&c->mu);
+	rma_watch_progress(c);
 	return r;
 }
 
@@ -282,10 +283,10 @@ static gantry_result put(struct rma_comm *c, struct rma_to to, struct rma_place 
 		if (signal->at.offset % sizeof(uint64_t))
 			FAIL_NOW(GANTRY_ERR_INVALID, "signal at %llu, which is not aligned",
 				 (unsigned long long)signal->at.offset);
-		c->counts.signals++;
+		RMA_COUNT(c, signals, 1);
 	}
-	c->counts.puts += bytes != 0;
-	c->counts.bytes_out += bytes;
+	RMA_COUNT(c, puts, bytes != 0);
+	RMA_COUNT(c, bytes_out, bytes);
 	return begin(c, to, head, local, ret);
 }
 
@@ -331,7 +332,7 @@ static gantry_result get(struct rma_comm *c, struct rma_to to, struct rma_place 
 	TRY_NOW(rma_span_of(c, at, bytes, &local));
 	TRY_NOW(check_far(c, "get", to, from, bytes));
 	TRY_NOW(find_get(c));
-	c->counts.gets++;
+	RMA_COUNT(c, gets, 1);
 	return begin(c, to, (struct rma_header){.what = RMA_GET, .at = from, .bytes = bytes}, local, ret);
 }
 
@@ -397,35 +398,6 @@ gantry_result rma_test(struct rma_request *q, int *ret_done)
 out:
 	rma_mu_unlock(&c->mu);
 	return r;
-}
-
-void rma_counts(struct rma_comm *c, struct rma_counts *ret)
-{
-	rma_mu_lock(&c->mu);
-	*ret = c->counts;
-	rma_mu_unlock(&c->mu);
-}
-
-bool rma_look(struct rma_comm *c, struct rma_view *ret)
-{
-	const struct rma_request *oldest = NULL;
-
-	rma_mu_lock(&c->mu);
-	for (uint32_t i = 0; i < c->ranks; i++)
-		gantry_list_each_entry (q, &c->peers[i].open, struct rma_request, open) {
-			if (!oldest || q->since < oldest->since)
-				oldest = q;
-			break; /* they are in order */
-		}
-	if (oldest)
-		*ret = (struct rma_view){.what = oldest->head.what == RMA_PUT ? "put" : "get",
-					 .rank = oldest->peer->rank,
-					 .context = oldest->head.context,
-					 .bytes = oldest->head.bytes,
-					 .since = oldest->since,
-					 .signal = oldest->head.signal.at.memory != RMA_NO_MEMORY};
-	rma_mu_unlock(&c->mu);
-	return oldest != NULL;
 }
 
 /* ---- life ---- */
@@ -593,6 +565,7 @@ gantry_result rma_open(const struct rma_config *config, struct rma_comm **ret_co
 	rma_mu_unlock(&c->mu);
 	if (r != GANTRY_OK)
 		goto out;
+	rma_watch_open(c);
 	*ret_comm = c;
 	c = NULL;
 out:
@@ -605,6 +578,7 @@ void rma_close(struct rma_comm *c) UNCHECKED
 {
 	if (!c)
 		return;
+	rma_watch_close(c);
 	net_mesh_destroy(c->mesh); /* first: the network has buffers of ours */
 	for (uint32_t i = 0; i < c->ranks; i++) {
 		rma_rx_free(&c->peers[i].rx);

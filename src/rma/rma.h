@@ -18,6 +18,7 @@
  *
  *   rma.c         life, calls, errors          rma_tx.c      this rank's puts, and answers to gets, on their way
  *   rma_wire.c    the header of a message      rma_rx.c      what other ranks send: where it goes, and in which order it counts
+ *   rma_watch.c   counters, stall reports
  *   rma_mem.c     memory, copies               rma_signal.c  words in device memory, which the CPU does not address
  */
 #ifndef GANTRY_RMA_RMA_H
@@ -88,15 +89,6 @@ struct rma_counts {
 	uint64_t bytes_out, bytes_in; /* that requests of this and of other ranks have written elsewhere and here */
 	uint64_t applied;	      /* signals of others */
 };
-void rma_counts(struct rma_comm *c, struct rma_counts *ret);
-
-/* The oldest request that is not done, for reports; false: there is none. */
-struct rma_view {
-	const char *what; /* "put", "get", "flush" */
-	uint32_t rank, context;
-	uint64_t bytes, since; /* since: ns */
-	bool signal;
-};
-bool rma_look(struct rma_comm *c, struct rma_view *ret);
+void rma_counts(const struct rma_comm *c, struct rma_counts *ret);
 
 #endif

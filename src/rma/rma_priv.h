@@ -18,8 +18,10 @@
 #define GANTRY_RMA_RMA_PRIV_H
 
 #include "base/assert.h"
+#include "base/atomic.h"
 #include "base/list.h"
 #include "base/mutex.h"
+#include "base/stall.h"
 #include "device/device.h"
 #include "net/mesh.h"
 #include "rma/rma_wire.h"
@@ -215,8 +217,24 @@ struct rma_comm {
 		char text[512];
 	} error;
 	uint8_t last_words[RMA_HEADER + 512]; /* to all peers, after it */
-	struct rma_counts counts;
+	struct rma_counts counts;	      /* read without the mutex */
+	struct {
+		struct gantry_list node; /* of all communicators: loop_mu */
+		struct gantry_stall_source source;
+		int64_t number;
+		bool stalls;		   /* are looked for */
+		uint64_t calls;		   /* of progress; relaxed */
+		uint64_t looked, reported; /* ns; reported: since when that request had waited */
+	} watch;
 };
+
+#define RMA_COUNT(c, field, n) store_relaxed(&(c)->counts.field, (c)->counts.field + (n))
+
+/* rma_watch.c */
+void rma_watch_open(struct rma_comm *c);
+void rma_watch_close(struct rma_comm *c);
+/* Now and then looks whether a request has waited too long. */
+void rma_watch_progress(struct rma_comm *c);
 
 /* rma.c */
 /* The first one counts; returns it. rank -1: about none. */

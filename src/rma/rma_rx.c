@@ -132,7 +132,7 @@ static gantry_result take_head(struct rma_comm *c, struct rma_peer *p, struct rm
 	inlined = rma_inlined(&op->head);
 	op->left = op->head.what == RMA_GET ? 0 : op->head.bytes - inlined;
 	if (op->head.what != RMA_GET)
-		c->counts.bytes_in += op->head.bytes;
+		RMA_COUNT(c, bytes_in, op->head.bytes);
 	TRY_NOW(rma_copy(c, op->to, (struct rma_span){(char *)h->buffer + RMA_HEADER, false}, inlined, &h->fence));
 	op->fence = h->fence;
 	op->posted = inlined;
@@ -344,7 +344,7 @@ static gantry_result add_signal(struct rma_comm *c, const struct rma_op *op) REQ
 		TRY_NOW(rma_signal_add(c, op->word, op->head.signal.add, op->expected));
 	else
 		fetch_add_seq((uint64_t *)(void *)op->word.at, op->head.signal.add);
-	c->counts.applied++;
+	RMA_COUNT(c, applied, 1);
 	return GANTRY_OK;
 }
 

@@ -492,6 +492,56 @@ TEST(misdeeds_end_both)
 	}
 }
 
+/* ---- what others see ---- */
+
+/* Rank 1 does nothing for a while: the get that rank 0 waits for is in a report, once. Idle receives are in none. */
+static void stuck(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	char path[512], host[64] = "", text[4096] = "";
+	struct rma_request *q;
+	struct memory m;
+	size_t n;
+	FILE *f;
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(path, sizeof(path), "%s/stall-%s-%d.jsonl", test_folder(), host, (int)getpid());
+	open_memory(w, c, &m);
+	rma_world_meet(w, c, 1);
+	if (rank == 0) {
+		for (uint64_t begin = gantry_now_ns(); gantry_now_ns() - begin < 500000000u;)
+			CHECK_OK(rma_progress(c));
+		CHECK(access(path, F_OK) != 0);
+		CHECK_OK(rma_get(c, (struct rma_to){1, 2}, (struct rma_place){m.target_number, 16},
+				 (struct rma_place){m.source_number, 0}, 100, &q));
+		WAIT_WHILE (access(path, F_OK) != 0)
+			CHECK_OK(rma_progress(c));
+		f = fopen(path, "r");
+		n = fread(text, 1, sizeof(text) - 1, f);
+		fclose(f);
+		text[n] = 0;
+		CHECK_HAS(text, "{\"kind\":\"process\",\"user\":\"rma\",");
+		CHECK_HAS(text, "\"peer\":\"rank 1 in context 2 (get)\"");
+		CHECK_HAS(text, "{\"kind\":\"rma\",\"rank\":0,\"peer\":1,\"context\":2,\"what\":\"get\",\"bytes\":100,"
+				"\"signal\":-1,\"wait_ms\":");
+		fetch_add_seq(&w->came, 100);
+		rma_world_finish(c, q);
+		fetch_add_seq(&w->came, 100);
+	} else {
+		while (load_seq(&w->came) < 100)
+			sched_yield();
+		while (load_seq(&w->came) < 200)
+			CHECK_OK(rma_progress(c));
+	}
+	close_memory(w, &m);
+}
+
+TEST(stuck_requests_are_reported)
+{
+	set_params("GANTRY_STALL_DIR", test_folder(), "GANTRY_STALL", "200ms");
+	run_world(2, false, stuck);
+	set_params("GANTRY_STALL_DIR", NULL, "GANTRY_STALL", NULL);
+}
+
 /* ---- connecting ---- */
 
 static void nothing(struct rma_world *w, uint32_t rank, struct rma_comm *c)

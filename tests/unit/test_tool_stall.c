@@ -264,6 +264,24 @@ TEST(the_newer_report)
 	expect(&h, "missing call", 0, 1, "no report");
 }
 
+TEST(remote_memory_requests)
+{
+	static const char line[] =
+		"{\"kind\":\"rma\",\"rank\":0,\"peer\":3,\"context\":2,\"what\":\"put with signal\",\"bytes\":4096,"
+		"\"signal\":24,\"wait_ms\":31000}";
+	struct hand h = {.nranks = 1};
+	char text[2048] = "";
+	FILE *f = fmemopen(text, sizeof(text), "w");
+
+	CHECK_HAS(take(&h, line), "before the process");
+	CHECK(take(&h, "{\"kind\":\"process\",\"user\":\"rma\",\"host\":\"node\",\"pid\":7,\"time_ns\":5}") == NULL);
+	CHECK(take(&h, line) == NULL);
+	stall_print_processes(&h.set, f);
+	fclose(f);
+	CHECK_HAS(text, "put with signal of rank 0 to rank 3, context 2, 4096 bytes, signal at 24, for 31.0 s");
+	stall_free(&h.set);
+}
+
 TEST(damaged_lines)
 {
 	struct hand h = {.nranks = 2};
@@ -271,7 +289,7 @@ TEST(damaged_lines)
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":1}"), "before the communicator");
 	CHECK_HAS(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":5,\"nranks\":2}"), "rank or nranks");
 	CHECK_HAS(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":9999999}"), "rank or nranks");
-	CHECK_HAS(take(&h, "{\"other\":1}"), "kind is none of comm, conn, process, rank and wait");
+	CHECK_HAS(take(&h, "{\"other\":1}"), "kind is none of comm, conn, process, rank, rma and wait");
 	CHECK(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":2}") == NULL);
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":2}"), "no rank");
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":1,\"waits_for\":\"godot\"}"), "unknown");

@@ -221,6 +221,7 @@ static const char *take_process(struct stall_set *set, const struct json_doc *li
 	}
 	if (p) {
 		free(p->waits);
+		free(p->rmas);
 		memset(p, 0, sizeof(*p));
 	} else {
 		p = ARRAY_ADD(set->processes, set->nprocesses);
@@ -258,6 +259,29 @@ static const char *take_wait(struct stall_set *set, const struct json_doc *line)
 	w->silent = json_get_int(line, "silent", 0) != 0;
 	copy_text(w->peer, sizeof(w->peer), line, "peer");
 	return take_waits(json_get_text(line, "waits_for", "none"), &w->waits);
+}
+
+static const char *take_rma(struct stall_set *set, const struct json_doc *line)
+{
+	struct stall_process *p;
+	struct stall_rma *q;
+
+	if (set->here == 2)
+		return NULL;
+	if (set->here != 3)
+		return "a remote memory request before the process it belongs to";
+	p = &set->processes[set->process_at];
+	q = ARRAY_ADD(p->rmas, p->nrmas);
+	if (!q)
+		return "no memory";
+	q->rank = (int)json_get_int(line, "rank", -1);
+	q->peer = (int)json_get_int(line, "peer", -1);
+	q->context = (int)json_get_int(line, "context", -1);
+	q->bytes = json_get_int(line, "bytes", 0);
+	q->signal = json_get_int(line, "signal", -1);
+	q->wait_ms = json_get_int(line, "wait_ms", 0);
+	copy_text(q->what, sizeof(q->what), line, "what");
+	return NULL;
 }
 
 /* A rank may be reported when it began, and in each report: the line with the most calls is the newest. */
@@ -312,7 +336,9 @@ const char *stall_take(void *set, const struct json_doc *line)
 		return take_wait(set, line);
 	if (strcmp(kind, "rank") == 0)
 		return take_rank(set, line);
-	return "not a line of a report: kind is none of comm, conn, process, rank and wait";
+	if (strcmp(kind, "rma") == 0)
+		return take_rma(set, line);
+	return "not a line of a report: kind is none of comm, conn, process, rank, rma and wait";
 }
 
 void stall_next_file(struct stall_set *set)
@@ -329,7 +355,7 @@ void stall_free(struct stall_set *set)
 	}
 	free(set->comms);
 	for (size_t i = 0; i < set->nprocesses; i++)
-		free(set->processes[i].waits);
+		free(set->processes[i].waits), free(set->processes[i].rmas);
 	free(set->processes);
 	free(set->members);
 	memset(set, 0, sizeof(*set));

@@ -822,6 +822,22 @@ void stall_judge_processes(const struct stall_set *set, struct stall_verdict *re
 			 : "nothing waits");
 }
 
+static void print_rmas(const struct stall_process *p, const char *name, FILE *f)
+{
+	for (size_t i = 0; i < p->nrmas; i++) {
+		const struct stall_rma *q = &p->rmas[i];
+		char signal[48] = "";
+
+		if (q->signal >= 0)
+			snprintf(signal, sizeof(signal), ", signal at %lld", (long long)q->signal);
+		fprintf(f,
+			"  %s: oldest remote memory request: %s of rank %d to rank %d, context %d, %lld bytes%s, for "
+			"%.1f s\n",
+			name, q->what, q->rank, q->peer, q->context, (long long)q->bytes, signal,
+			(double)q->wait_ms / 1e3);
+	}
+}
+
 void stall_print_processes(const struct stall_set *set, FILE *f)
 {
 	fprintf(f, "  %-32s  %-9s  %-40s  %8s  %10s  %12s  %-7s  %7s\n", "process", "call", "peer", "requests", "tag",
@@ -839,5 +855,6 @@ void stall_print_processes(const struct stall_set *set, FILE *f)
 				w->send ? "send to" : "recv from", w->peer, (long long)w->requests, (long long)w->tag,
 				(long long)w->bytes, stall_waits_names[w->waits], (double)w->wait_ms / 1e3);
 		}
+		print_rmas(p, name, f);
 	}
 }

@@ -81,11 +81,20 @@ struct stall_wait {
 };
 
 /* A process without a communicator. */
+/* The oldest request of remote memory access that is not done. */
+struct stall_rma {
+	char what[24]; /* "put with signal" */
+	int rank, peer, context;
+	int64_t bytes, signal, wait_ms; /* signal: its offset; -1: none */
+};
+
 struct stall_process {
 	char user[16], host[64];
 	int64_t pid, time_ns;
 	struct stall_wait *waits; /* owned */
 	size_t nwaits;
+	struct stall_rma *rmas; /* owned: one of each communicator */
+	size_t nrmas;
 };
 
 /* A rank of NCCL's, and the process that it is. */

@@ -194,7 +194,9 @@ int tcp_stall_tick(uint64_t now_ns, int asked)
 	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
 		if (!l->entry->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
 			continue;
-		fresh |= look_at(l, 0, now_ns, asked) | asked;
+		if (!load_relaxed(&l->standing_receives)) /* they wait for what may never be sent */
+			fresh |= look_at(l, 0, now_ns, asked);
+		fresh |= asked;
 		fresh |= look_at(l, 1, now_ns, asked);
 	}
 	return fresh;

@@ -15,6 +15,8 @@
 /* mrFlags */
 #define NCCL_NET_MR_FLAG_FORCE_SO 1 /* strongly ordered: for signals */
 
+#define NCCL_GIN_PROXY_VERSION 100 /* netDeviceVersion of a device of type GIN_PROXY */
+
 /* signalOp: INC adds 1 whatever the value is. */
 enum { NCCL_NET_SIGNAL_OP_INC = 1, NCCL_NET_SIGNAL_OP_ADD = 2 };
 

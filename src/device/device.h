@@ -144,5 +144,8 @@ int gantry_device_apart(const struct gantry_device *dev, uint32_t *ret_hashes, i
 uint32_t gantry_bus_hash(const char *bus_id); /* never 0 */
 /* How many GPUs the driver shows; 0 with the reason in `why` when there is no driver. */
 int gantry_device_cuda_count(char *why, size_t len);
+/* Whether all GPUs let network cards reach memory that the program maps itself: NCCL makes windows of such memory once there
+ * is a GIN plugin. false: the reason is in `why`. */
+bool gantry_device_cuda_offers_windows(char *why, size_t len);
 
 #endif

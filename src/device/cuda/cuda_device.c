@@ -327,6 +327,23 @@ int gantry_device_cuda_count(char *why, size_t len)
 	return e == CUE_SUCCESS ? count : 0;
 }
 
+bool gantry_device_cuda_offers_windows(char *why, size_t len)
+{
+	int count = gantry_device_cuda_count(why, len), offers = 0;
+	cu_device device;
+
+	for (int i = 0; i < count; i++) {
+		if (cu.device_get(&device, i) == CUE_SUCCESS &&
+		    cu.device_get_attribute(&offers, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+					    device) == CUE_SUCCESS &&
+		    offers)
+			continue;
+		snprintf(why, len, "gpu %d does not support GPUDirect RDMA with CUDA's virtual memory", i);
+		return false;
+	}
+	return count > 0;
+}
+
 uint32_t gantry_bus_hash(const char *bus_id)
 {
 	uint32_t h = 2166136261u;

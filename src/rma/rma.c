@@ -263,7 +263,7 @@ static gantry_result begin(struct rma_comm *c, struct rma_to to, struct rma_head
 		c->gets[c->next_get] = q;
 	}
 	*ret = q;
-	r = rma_tx_progress(c, p);
+	r = rma_tx_begin(c, p);
 	return r == GANTRY_OK ? GANTRY_OK : rma_peer_failed(c, p, r);
 }
 

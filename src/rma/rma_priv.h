@@ -29,9 +29,9 @@
 #define RMA_NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 
 enum {
-	RMA_HEADS_OUT = 16, /* on their way to one peer */
+	RMA_HEADS_OUT = 32, /* on their way to one peer */
 	RMA_PIECES_OUT = 8,
-	RMA_HEADS_IN = 16, /* receives that wait for one peer */
+	RMA_HEADS_IN = 32, /* receives that wait for one peer */
 	RMA_PIECES_IN = 8,
 	RMA_OPS_MOST = 4096, /* of one peer that are not over: then its heads wait */
 	RMA_STAGES = 8,	     /* pieces of device memory in each direction, of all peers */
@@ -264,6 +264,8 @@ void rma_mapped_free(struct rma_comm *c, void *p);
 
 /* rma_tx.c */
 void rma_tx_queue(struct rma_request *q) REQUIRES(rma_mu); /* its head is filled in */
+gantry_result rma_tx_begin(struct rma_comm *c, struct rma_peer *p)
+	REQUIRES(rma_mu); /* what is queued, as far as there is room */
 gantry_result rma_tx_progress(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu);
 static inline bool rma_tx_busy(const struct rma_peer *p)
 {

@@ -68,16 +68,28 @@ static gantry_result send_head(struct rma_comm *c, struct rma_peer *p, struct rm
 	return h->net ? GANTRY_OK : GANTRY_AGAIN;
 }
 
-static gantry_result move_heads(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
+/* Those that the network has taken free their slots. */
+static gantry_result end_heads(struct rma_tx *tx)
+{
+	while (tx->heads_over < tx->heads_sent) {
+		TRY_NOW(is_sent(&tx->heads[tx->heads_over % RMA_HEADS_OUT].net));
+		tx->heads_over++;
+	}
+	return GANTRY_OK;
+}
+
+/*
+ * While the network is not asked about earlier ones it lets further ones wait for each other, and sends them together: so that is done
+ * by progress, and here only when there is no slot.
+ */
+static gantry_result begin_heads(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
 {
 	struct rma_tx *tx = &p->tx;
 	gantry_result r = GANTRY_OK;
 	struct rma_request *q;
 
-	while (r == GANTRY_OK && tx->heads_over < tx->heads_sent) {
-		r = is_sent(&tx->heads[tx->heads_over % RMA_HEADS_OUT].net);
-		tx->heads_over += r == GANTRY_OK;
-	}
+	if (tx->heads_filled == tx->heads_over + RMA_HEADS_OUT)
+		r = end_heads(tx);
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
 		return r;
 	while (tx->heads_filled < tx->heads_over + RMA_HEADS_OUT && (q = first_of(&tx->waiting)))
@@ -206,10 +218,21 @@ static gantry_result move_own(struct rma_comm *c, struct rma_peer *p) REQUIRES(r
 	return rma_rx_own(c, op);
 }
 
-gantry_result rma_tx_progress(struct rma_comm *c, struct rma_peer *p)
+gantry_result rma_tx_begin(struct rma_comm *c, struct rma_peer *p)
 {
 	if (!p->end)
 		return move_own(c, p);
-	TRY_NOW(move_heads(c, p));
-	return move_pieces(c, p);
+	TRY_NOW(begin_heads(c, p));
+	return gantry_list_empty(&p->tx.bulk) ? GANTRY_OK : move_pieces(c, p);
+}
+
+gantry_result rma_tx_progress(struct rma_comm *c, struct rma_peer *p)
+{
+	gantry_result r = p->end ? end_heads(&p->tx) : GANTRY_OK;
+
+	if (r == GANTRY_OK || r == GANTRY_AGAIN)
+		r = rma_tx_begin(c, p);
+	if (r == GANTRY_OK && p->end && gantry_list_empty(&p->tx.bulk))
+		r = move_pieces(c, p);
+	return r;
 }

@@ -3,7 +3,6 @@
  * What others see of a communicator: its counters (inet/stats.h), its oldest request in every stall report of the process, and a
  * report of its own when that request does not get done: kernels wait for it, and have no deadline.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <stdio.h>
 
 #include "base/atomic.h"
@@ -14,37 +13,6 @@
 
 static struct gantry_list all GUARDED_BY(loop_mu) = {&all, &all};
 
-static void put_counts(struct gantry_metrics *m, const struct rma_comm *c)
-{
-	uint32_t labels = gantry_metrics_label_int(m, 0, "rma", c->watch.number);
-	const struct {
-		enum gantry_metric metric;
-		const char *label, *word;
-		const uint64_t *value;
-	} rows[] = {
-		{GANTRY_METRIC_RMA_REQUESTS, "what", "put", &c->counts.puts},
-		{GANTRY_METRIC_RMA_REQUESTS, "what", "get", &c->counts.gets},
-		{GANTRY_METRIC_RMA_REQUESTS, "what", "signal", &c->counts.signals},
-		{GANTRY_METRIC_RMA_BYTES, "dir", "send", &c->counts.bytes_out},
-		{GANTRY_METRIC_RMA_BYTES, "dir", "recv", &c->counts.bytes_in},
-		{GANTRY_METRIC_RMA_APPLIED, "rank", NULL, &c->counts.applied},
-	};
-
-	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
-		gantry_metrics_put(m, rows[i].metric,
-				   rows[i].word ? gantry_metrics_label(m, labels, rows[i].label, rows[i].word)
-						: gantry_metrics_label_int(m, labels, rows[i].label, c->rank),
-				   load_relaxed(rows[i].value));
-}
-
-static void collect_counts(struct gantry_metrics *m) REQUIRES(loop_mu)
-{
-	gantry_list_each_entry (c, &all, struct rma_comm, watch.node)
-		put_counts(m, c);
-}
-
-static struct inet_stats_source stats = {.collect = collect_counts, .passive = 1};
-
 void rma_counts(const struct rma_comm *c, struct rma_counts *ret)
 {
 	*ret = (struct rma_counts){.puts = load_relaxed(&c->counts.puts),
@@ -54,6 +22,39 @@ void rma_counts(const struct rma_comm *c, struct rma_counts *ret)
 				   .bytes_in = load_relaxed(&c->counts.bytes_in),
 				   .applied = load_relaxed(&c->counts.applied)};
 }
+
+static void put_counts(struct gantry_metrics *m, const struct rma_comm *c)
+{
+	uint32_t labels = gantry_metrics_label_int(m, 0, "rma", c->watch.number);
+	struct rma_counts n;
+	const struct {
+		enum gantry_metric metric;
+		const char *label, *word;
+		const uint64_t *value;
+	} rows[] = {
+		{GANTRY_METRIC_RMA_REQUESTS, "what", "put", &n.puts},
+		{GANTRY_METRIC_RMA_REQUESTS, "what", "get", &n.gets},
+		{GANTRY_METRIC_RMA_REQUESTS, "what", "signal", &n.signals},
+		{GANTRY_METRIC_RMA_BYTES, "dir", "send", &n.bytes_out},
+		{GANTRY_METRIC_RMA_BYTES, "dir", "recv", &n.bytes_in},
+		{GANTRY_METRIC_RMA_APPLIED, "rank", NULL, &n.applied},
+	};
+
+	rma_counts(c, &n);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+		gantry_metrics_put(m, rows[i].metric,
+				   rows[i].word ? gantry_metrics_label(m, labels, rows[i].label, rows[i].word)
+						: gantry_metrics_label_int(m, labels, rows[i].label, c->rank),
+				   *rows[i].value);
+}
+
+static void collect_counts(struct gantry_metrics *m) REQUIRES(loop_mu)
+{
+	gantry_list_each_entry (c, &all, struct rma_comm, watch.node)
+		put_counts(m, c);
+}
+
+static struct inet_stats_source stats = {.collect = collect_counts, .passive = 1};
 
 /* ---- stalls ---- */
 

@@ -510,6 +510,7 @@ void comm_free(struct gantry_comm *comm)
 	comm_watch_remove(comm);
 	if (comm->peers)
 		comm_trace_write(comm);
+	comm_gin_stop(comm);
 	gantry_ctl_leave(comm->ctl); /* no call arrives after this */
 	comm_onesided_stop(comm);
 	gantry_proxy_group_destroy(comm->group);
@@ -557,6 +558,7 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	gantry_list_init(&comm->regs);
+	gantry_list_init(&comm->gins);
 	gantry_list_init(&comm->node);
 	comm->rank = config->rank;
 	comm->nranks = config->nranks;

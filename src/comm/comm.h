@@ -149,6 +149,7 @@ struct gantry_comm {
 	int all_notify;			/* every connected peer wakes this rank's eventcounts */
 	struct comm_launches *launches; /* launches.h */
 	struct gantry_list regs;	/* the caller's thread */
+	struct gantry_list gins; /* the same */
 	struct {			/* memory of peers: memory.c */
 		void **mapped;		/* the service thread's */
 		size_t nmapped;
@@ -314,6 +315,9 @@ struct comm_need {
 gantry_result comm_probe(struct gantry_comm *comm);
 gantry_result comm_choose_transport(struct gantry_comm *comm, int peer);
 /* The directions that a call needs and that are not known to be connected: answers how many. ret: NULL, or room for all. */
+/* gin.c: those that the program has not closed. */
+void comm_gin_stop(struct gantry_comm *comm);
+
 size_t comm_needs(const struct comm_call *call, struct comm_need *ret);
 /* Connects them, of all communicators among them at the same time. */
 gantry_result comm_connect(const struct comm_need *needs, size_t n);

@@ -22,6 +22,13 @@ example auto "host: the device is the host, whose memory every NIC can reach"
 example host "host: requested by GANTRY_RX_PATH"
 example emulated "unpack (emulated NIC): requested by GANTRY_RX_PATH"
 
+run 0 kernel_put 3000001
+for rank in 0 1; do
+	has out "rank $rank: 3000001 bytes put and received by 4 kernels"
+done
+grep -qxF "0 wrong" "$tmp/out" || die "wrong bytes by kernels"
+echo "ok: kernels that put"
+
 for transport in p2p shm net; do
 	GANTRY_TRANSPORT=$transport run 0 sendrecv 3000001
 	for rank in 0 1; do

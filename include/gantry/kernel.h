@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels that start network operations by themselves: put, signal, wait, flush, barrier, on GPUs and on CPU threads with the same
+ * words. The first part of this header is for the program that opens a communicator's queues, the second for its kernels: a CUDA
+ * kernel, or any thread of the CPU.
+ *
+ *	gantry_gin_open(comm, &config, &queues);                 by all ranks
+ *	gantry_gin_register(queues, buffer, size, &memory);      by all ranks, in the same order
+ *	gantry_gin_view(queues, &view);                          to be passed to kernels by value
+ *
+ *	gantry_gin_put(&view, 0, peer, from, to, bytes, signal); in a kernel
+ *	gantry_gin_wait(&view, signal, 1);                       in a kernel of the peer
+ *
+ * A kernel writes a request of 64 bytes into a queue in memory that the CPU reads too. A thread of Gantry's takes it from there and moves the
+ * bytes over the network, whatever transport the communicator's collectives use. docs/gin.md has the order and what is promised:
+ *
+ *   - what is put to a rank in a context is there before a signal that is sent to that rank later in that context;
+ *   - additions to a signal from all ranks count;
+ *   - flush, and counters, say that the source may be used again, not that the data has arrived.
+ *
+ * A request covers what the calling thread has written before it, and what other threads have written before a barrier with
+ * it (__syncthreads). Any number of threads may call at the same time, for the same peer and context too.
+ *
+ * Functions of kernels that can wait return 0, or another value once the communicator has failed or was aborted: kernels end then,
+ * and gantry_comm_error says why.
+ */
+#ifndef GANTRY_KERNEL_H
+#define GANTRY_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#ifndef __CUDA_ARCH__
+#include <sched.h>
+#endif
+
+#include "gantry/fifo.h"
+#include "gantry/result.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the program ---- */
+
+struct gantry_comm;
+struct gantry_gin;
+struct gantry_gin_view;
+
+/* 0: the default. All ranks have the same values. */
+struct gantry_gin_config {
+	uint32_t struct_size; /* sizeof */
+	uint32_t contexts;    /* orders of their own; 1, at most 64 */
+	uint32_t depth;	      /* requests of a peer and context that can wait; 64, a power of two, at most 4096 */
+	uint32_t signals;     /* 64, at most 65536 */
+	uint32_t counters;    /* 64, at most 65536 */
+	uint32_t barriers;    /* 16, at most 1024 */
+};
+
+/* By all ranks, at the same place among their calls on the communicator. It ends before the communicator is destroyed. */
+GANTRY_API gantry_result gantry_gin_open(struct gantry_comm *comm, const struct gantry_gin_config *config,
+					 struct gantry_gin **ret_queues);
+/* By each rank, when its kernels have ended and nothing more is put to it. NULL is fine. */
+GANTRY_API void gantry_gin_close(struct gantry_gin *q);
+/* By all ranks, in the same order; sizes may differ. The number is the same on all ranks, and in force when it returns. Memory of the
+ * communicator's device, or host memory. */
+GANTRY_API gantry_result gantry_gin_register(struct gantry_gin *q, void *ptr, size_t size, uint32_t *ret_memory);
+/* By each rank: nothing is put there any more. */
+GANTRY_API gantry_result gantry_gin_deregister(struct gantry_gin *q, uint32_t memory);
+/* What kernels use. Good until close. */
+GANTRY_API gantry_result gantry_gin_view(const struct gantry_gin *q, struct gantry_gin_view *ret_view);
+
+/* ---- its kernels ---- */
+
+enum { GANTRY_GIN_WORDS = 8 };
+#define GANTRY_GIN_NONE 0xffffffffu /* instead of a signal or counter */
+
+/* words[7] is 1 + the number of the request in its queue, written last. */
+struct gantry_gin_request {
+	uint64_t words[GANTRY_GIN_WORDS];
+};
+
+/* Arrays of [context][rank], but for signals and counters. Pointers are those of the device. */
+struct gantry_gin_view {
+	uint32_t rank, ranks, contexts, depth, signals, counters, barriers, reserved;
+	struct gantry_gin_request *queue; /* `depth` of each */
+	uint64_t *taken;		  /* places that kernels have taken */
+	const uint64_t *done;		  /* requests whose source may be used again */
+	uint64_t *signal;		  /* and behind them the words of barriers */
+	const uint64_t *counter;
+	uint64_t *epoch; /* of each barrier: how often this rank has come */
+	const uint32_t *stop;
+};
+
+struct gantry_gin_place {
+	uint32_t memory;
+	uint64_t offset;
+};
+
+GANTRY_FN uint64_t gantry_gin_load(const uint64_t *at)
+{
+#ifdef __CUDA_ARCH__
+	uint64_t v;
+
+	asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+	return v;
+#else
+	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+GANTRY_FN void gantry_gin_store(uint64_t *at, uint64_t value)
+{
+#ifdef __CUDA_ARCH__
+	asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+#else
+	__atomic_store_n(at, value, __ATOMIC_RELEASE);
+#endif
+}
+
+/* Returns the value before. Among threads of this device. */
+GANTRY_FN uint64_t gantry_gin_add(uint64_t *at, uint64_t n)
+{
+#ifdef __CUDA_ARCH__
+	return atomicAdd((unsigned long long *)at, (unsigned long long)n);
+#else
+	return __atomic_fetch_add(at, n, __ATOMIC_RELAXED);
+#endif
+}
+
+/* A moment of a wait; nonzero: it is to end. */
+GANTRY_FN int gantry_gin_idle(const struct gantry_gin_view *v)
+{
+#ifdef __CUDA_ARCH__
+	uint32_t stop;
+
+	asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(stop) : "l"(v->stop) : "memory");
+	return stop != 0;
+#else
+	sched_yield();
+	return __atomic_load_n(v->stop, __ATOMIC_RELAXED) != 0;
+#endif
+}
+
+GANTRY_FN int gantry_gin_await(const struct gantry_gin_view *v, const uint64_t *at, uint64_t least)
+{
+	while (gantry_gin_load(at) < least)
+		if (gantry_gin_idle(v))
+			return 1;
+	return 0;
+}
+
+GANTRY_FN int gantry_gin_post(const struct gantry_gin_view *v, uint32_t context, uint32_t peer,
+			      struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes, uint32_t signal,
+			      uint64_t add, uint32_t counter)
+{
+	const uint64_t at = (uint64_t)context * v->ranks + peer, n = gantry_gin_add(&v->taken[at], 1);
+	uint64_t *words = v->queue[at * v->depth + (n & (v->depth - 1))].words;
+
+	if (n >= v->depth && gantry_gin_await(v, &v->done[at], n - v->depth + 1))
+		return 1;
+	words[0] = bytes;
+	words[1] = from.offset;
+	words[2] = to.offset;
+	words[3] = (uint64_t)to.memory << 32 | from.memory;
+	words[4] = (uint64_t)counter << 32 | signal;
+	words[5] = add;
+	gantry_gin_store(&words[7], n + 1);
+	return 0;
+}
+
+/* `bytes` from this rank's memory to the peer's, then 1 to its signal, unless that is GANTRY_GIN_NONE. The own rank is a peer too. */
+GANTRY_FN int gantry_gin_put(const struct gantry_gin_view *v, uint32_t context, uint32_t peer,
+			     struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes, uint32_t signal)
+{
+	return gantry_gin_post(v, context, peer, from, to, bytes, signal, 1, GANTRY_GIN_NONE);
+}
+
+/* Adds to a signal of the peer, behind all that was put to it in the context. */
+GANTRY_FN int gantry_gin_signal(const struct gantry_gin_view *v, uint32_t context, uint32_t peer, uint32_t signal,
+				uint64_t add)
+{
+	const struct gantry_gin_place none = {0, 0};
+
+	return gantry_gin_post(v, context, peer, none, none, 0, signal, add, GANTRY_GIN_NONE);
+}
+
+GANTRY_FN uint64_t gantry_gin_read(const struct gantry_gin_view *v, uint32_t signal)
+{
+	return gantry_gin_load(&v->signal[signal]);
+}
+
+/* Until a signal of this rank is at least that. What was put before it is visible then, to this thread and to those that it meets. */
+GANTRY_FN int gantry_gin_wait(const struct gantry_gin_view *v, uint32_t signal, uint64_t least)
+{
+	return gantry_gin_await(v, &v->signal[signal], least);
+}
+
+/* To 0, by its owner, while none is on its way. */
+GANTRY_FN void gantry_gin_reset(const struct gantry_gin_view *v, uint32_t signal)
+{
+	gantry_gin_store(&v->signal[signal], 0);
+}
+
+/* Requests with that counter whose source may be used again. */
+GANTRY_FN uint64_t gantry_gin_count(const struct gantry_gin_view *v, uint32_t counter)
+{
+	return gantry_gin_load(&v->counter[counter]);
+}
+
+/* Until the sources of all that was asked for in the context so far may be used again. */
+GANTRY_FN int gantry_gin_flush(const struct gantry_gin_view *v, uint32_t context)
+{
+	uint32_t peer;
+
+	for (peer = 0; peer < v->ranks; peer++) {
+		const uint64_t at = (uint64_t)context * v->ranks + peer;
+
+		if (gantry_gin_await(v, &v->done[at], gantry_gin_load(&v->taken[at])))
+			return 1;
+	}
+	return 0;
+}
+
+/* Until all ranks have come to it as often as this one. One thread of each rank calls it; what was put in the context is visible after it. */
+GANTRY_FN int gantry_gin_barrier(const struct gantry_gin_view *v, uint32_t context, uint32_t barrier)
+{
+	const uint64_t epoch = gantry_gin_add(&v->epoch[barrier], 1) + 1;
+	uint32_t peer;
+
+	for (peer = 0; peer < v->ranks; peer++)
+		if (peer != v->rank && gantry_gin_signal(v, context, peer, v->signals + barrier, 1))
+			return 1;
+	return gantry_gin_await(v, &v->signal[v->signals + barrier], epoch * (v->ranks - 1));
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

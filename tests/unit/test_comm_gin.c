@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels that put and signal (gantry/kernel.h) as threads of the CPU: several of each rank at a time, in contexts of their own and in the
+ * same; every byte, sum and counter is compared. Barriers, flushes, resets, abort, and what open and register refuse.
+ */
+#include "base/atomic.h"
+#include "comm_world.h"
+#include "gantry/kernel.h"
+
+enum { BLOCKS = 3, ROUNDS = 10, ROOM = 40000, SUM = 60, BARRIER = 1 };
+
+struct side {
+	struct world *w;
+	struct gantry_gin *gin;
+	struct gantry_gin_view view;
+	uint8_t *source, *target; /* [block][peer][ROOM] */
+	uint32_t source_memory, target_memory;
+	uint32_t failed;
+};
+
+struct block {
+	struct side *s;
+	uint32_t number;
+};
+
+static void open_side(struct side *s, struct world *w, struct gantry_comm *comm, struct gantry_device *dev)
+{
+	const struct gantry_gin_config config = {.struct_size = sizeof(config), .contexts = BLOCKS, .depth = 8};
+	const size_t size = (size_t)BLOCKS * (size_t)w->nranks * ROOM;
+	void *p;
+
+	*s = (struct side){.w = w};
+	CHECK_OK(gantry_gin_open(comm, &config, &s->gin));
+	CHECK_OK(gantry_gin_view(s->gin, &s->view));
+	CHECK_OK(gantry_mem_alloc(dev, size, &p));
+	s->target = p;
+	s->source = calloc(1, size); /* any host memory */
+	CHECK_OK(gantry_gin_register(s->gin, s->source, size, &s->source_memory));
+	CHECK_OK(gantry_gin_register(s->gin, s->target, size, &s->target_memory));
+	CHECK(s->source_memory != s->target_memory);
+}
+
+static void close_side(struct side *s, struct gantry_device *dev)
+{
+	CHECK_OK(gantry_gin_deregister(s->gin, s->target_memory));
+	gantry_gin_close(s->gin);
+	CHECK_OK(gantry_mem_free(dev, s->target));
+	free(s->source);
+}
+
+static void run_blocks(struct side *s, void *(*kernel)(void *))
+{
+	struct block blocks[BLOCKS];
+	pthread_t t[BLOCKS];
+
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = (struct block){s, i};
+	threads_start(t, BLOCKS, kernel, blocks, sizeof(blocks[0]));
+	threads_join(t, BLOCKS);
+}
+
+/* ---- all to all ---- */
+
+static uint8_t byte_of(uint32_t round, uint32_t from, uint32_t to, uint32_t block, uint64_t i)
+{
+	uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + ((uint64_t)round << 32 | from << 16 | to << 8 | block);
+
+	return (uint8_t)(x >> 40 ^ x >> 17);
+}
+
+static uint64_t size_of(uint32_t round, uint32_t from, uint32_t to, uint32_t block)
+{
+	return (round * 7919u + from * 104729u + to * 1299709u + block * 15485863u) % (ROOM + 1);
+}
+
+/* Each block has a context, and a signal for each peer; all add to one word, and meet at a barrier of their own after each round. */
+static void *all_to_all(void *arg)
+{
+	const struct block *b = arg;
+	struct side *s = b->s;
+	const struct gantry_gin_view *v = &s->view;
+
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		for (uint32_t to = 0; to < v->ranks; to++) {
+			const uint64_t at = ((uint64_t)b->number * v->ranks + to) * ROOM,
+				       n = size_of(round, v->rank, to, b->number);
+			const struct gantry_gin_place from = {s->source_memory, at};
+			const struct gantry_gin_place there = {s->target_memory,
+							       ((uint64_t)b->number * v->ranks + v->rank) * ROOM};
+
+			for (uint64_t i = 0; i < n; i++)
+				s->source[at + i] = byte_of(round, v->rank, to, b->number, i);
+			CHECK_EQ(gantry_gin_post(v, b->number, to, from, there, n, b->number * v->ranks + v->rank, 1,
+						 b->number),
+				 0);
+			CHECK_EQ(gantry_gin_signal(v, b->number, to, SUM, v->rank + 1), 0);
+		}
+		CHECK_EQ(gantry_gin_flush(v, b->number), 0);
+		CHECK_EQ(gantry_gin_count(v, b->number), (uint64_t)v->ranks * (round + 1));
+		memset(s->source + (size_t)b->number * v->ranks * ROOM, 0xee, (size_t)v->ranks * ROOM);
+		for (uint32_t from = 0; from < v->ranks; from++) {
+			const uint8_t *at = s->target + ((size_t)b->number * v->ranks + from) * ROOM;
+			const uint64_t n = size_of(round, from, v->rank, b->number);
+
+			CHECK_EQ(gantry_gin_wait(v, b->number * v->ranks + from, round + 1), 0);
+			for (uint64_t i = 0; i < n; i++)
+				CHECK_EQ(at[i], byte_of(round, from, v->rank, b->number, i));
+		}
+		CHECK_EQ(gantry_gin_barrier(v, b->number, b->number), 0);
+	}
+	return NULL;
+}
+
+/* ---- one queue, many threads ---- */
+
+/* All blocks put single words in the same context to the next rank: the last of them shows all. */
+static void *same_queue(void *arg)
+{
+	const struct block *b = arg;
+	struct side *s = b->s;
+	const struct gantry_gin_view *v = &s->view;
+	const uint32_t next = (v->rank + 1) % v->ranks;
+
+	for (uint32_t i = 0; i < 200; i++) {
+		const uint64_t at = ((uint64_t)b->number * 200 + i) * 8;
+		const struct gantry_gin_place from = {s->source_memory, at}, there = {s->target_memory, at};
+		const uint64_t value = at * 31 + v->rank + 1;
+
+		memcpy(s->source + at, &value, 8);
+		CHECK_EQ(gantry_gin_put(v, 0, next, from, there, 8, BLOCKS * v->ranks), 0);
+	}
+	return NULL;
+}
+
+static void check_words(struct side *s)
+{
+	const struct gantry_gin_view *v = &s->view;
+	const uint32_t signal = BLOCKS * v->ranks, before = (v->rank + v->ranks - 1) % v->ranks;
+
+	CHECK_EQ(gantry_gin_wait(v, signal, BLOCKS * 200), 0);
+	CHECK_EQ(gantry_gin_read(v, signal), BLOCKS * 200);
+	for (uint64_t at = 0; at < BLOCKS * 200 * 8; at += 8) {
+		uint64_t value;
+
+		memcpy(&value, s->target + at, 8);
+		CHECK_EQ(value, at * 31 + before + 1);
+	}
+	gantry_gin_reset(v, signal);
+	CHECK_EQ(gantry_gin_read(v, signal), 0);
+}
+
+static void put_all(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		 struct gantry_stream *stream)
+{
+	struct side s;
+	uint64_t sum;
+
+	(void)rank, (void)stream;
+	open_side(&s, w, comm, dev);
+	run_blocks(&s, all_to_all);
+	sum = (uint64_t)BLOCKS * ROUNDS * s.view.ranks * (s.view.ranks + 1) / 2;
+	CHECK_EQ(gantry_gin_wait(&s.view, SUM, sum), 0);
+	CHECK_EQ(gantry_gin_barrier(&s.view, 0, 5), 0);
+	CHECK_EQ(gantry_gin_read(&s.view, SUM), sum);
+	run_blocks(&s, same_queue);
+	check_words(&s);
+	CHECK_EQ(gantry_gin_barrier(&s.view, 0, 5), 0);
+	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
+	close_side(&s, dev);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(kernels_put_and_signal)
+{
+	for (int n = 1; n <= (SANITIZED ? 3 : 4); n++) {
+		struct world w = {.nranks = n, .body = put_all};
+
+		CASE("%d ranks", n);
+		world_threads(&w, NULL);
+	}
+}
+
+/* ---- ends ---- */
+
+static void *wait_forever(void *arg)
+{
+	const struct block *b = arg;
+
+	CHECK(gantry_gin_wait(&b->s->view, b->number, 1) != 0); /* no rank signals */
+	CHECK(gantry_gin_barrier(&b->s->view, b->number, b->number) != 0);
+	return NULL;
+}
+
+/* Rank 0 aborts while kernels of all ranks wait: all are released, and learn why. */
+static void aborted(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		    struct gantry_stream *stream)
+{
+	struct block blocks[BLOCKS];
+	pthread_t t[BLOCKS];
+	struct side s;
+
+	(void)stream;
+	open_side(&s, w, comm, dev);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = (struct block){&s, i};
+	threads_start(t, BLOCKS, wait_forever, blocks, sizeof(blocks[0]));
+	pthread_barrier_wait(&w->all);
+	pthread_barrier_wait(&w->over);
+	if (rank == 0) {
+		gantry_gin_put(&s.view, 0, 1, (struct gantry_gin_place){s.source_memory, 0},
+			       (struct gantry_gin_place){s.target_memory, 1u << 30}, 8,
+			       GANTRY_GIN_NONE); /* beyond its end */
+	}
+	threads_join(t, BLOCKS);
+	UNTIL(gantry_comm_error(comm, NULL, NULL, 0) != GANTRY_OK);
+	gantry_gin_close(s.gin);
+	gantry_mem_free(dev, s.target);
+	free(s.source);
+	gantry_comm_abort(comm);
+}
+
+static void nothing(struct world *w)
+{
+	(void)w;
+}
+
+TEST(errors_release_kernels)
+{
+	struct world w = {.nranks = 3, .body = aborted};
+
+	world_threads(&w, nothing);
+}
+
+static void refused(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		    struct gantry_stream *stream)
+{
+	struct gantry_gin_config config = {.struct_size = sizeof(config), .depth = 6};
+	struct gantry_gin *gin = NULL;
+	uint32_t memory;
+
+	(void)w, (void)dev, (void)stream;
+	CHECK_EQ(gantry_gin_open(NULL, NULL, &gin), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_gin_open(comm, &config, &gin), GANTRY_ERR_INVALID);
+	config = (struct gantry_gin_config){.struct_size = 3};
+	CHECK_EQ(gantry_gin_open(comm, &config, &gin), GANTRY_ERR_INVALID);
+	config = (struct gantry_gin_config){.struct_size = sizeof(config), .signals = 10 + (uint32_t)rank};
+	CHECK_EQ(gantry_gin_open(comm, &config, &gin), GANTRY_ERR_USAGE); /* they have different sizes */
+	CHECK_HAS(gantry_last_error(), "different sizes");
+	CHECK_OK(gantry_gin_open(comm, NULL, &gin));
+	CHECK_EQ(gantry_gin_register(gin, NULL, 5, &memory), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_gin_deregister(gin, 1), GANTRY_ERR_INVALID); /* the signals */
+	CHECK_EQ(gantry_gin_deregister(gin, 9), GANTRY_ERR_INVALID);
+	gantry_gin_close(gin);
+	gantry_gin_close(NULL);
+	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(wrong_calls)
+{
+	struct world w = {.nranks = 2, .body = refused};
+
+	world_threads(&w, NULL);
+}

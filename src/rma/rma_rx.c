@@ -90,7 +90,8 @@ static gantry_result find_answered(struct rma_comm *c, const struct rma_peer *p,
 	uint64_t slot = op->head.id & UINT32_MAX;
 	struct rma_request *q = slot < c->ngets ? c->gets[slot] : NULL;
 
-	if (!q || q->head.id != op->head.id || q->peer != p || q->head.bytes != op->head.bytes)
+	if (!q || q->head.id != op->head.id || q->peer != p || q->head.bytes != op->head.bytes ||
+	    !gantry_list_empty(&q->queue)) /* its head has not even left */
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %u answered a get that it was not asked for", p->rank);
 	c->gets[slot] = NULL;
 	op->request = q;

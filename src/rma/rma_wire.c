@@ -64,8 +64,12 @@ void rma_hello_encode(uint64_t job, uint32_t ranks, uint32_t rank, uint8_t out[R
 
 gantry_result rma_hello_decode(const uint8_t *message, size_t size, uint64_t job, uint32_t ranks, uint32_t *ret_rank)
 {
-	if (size != RMA_HEADER || get32(message) != MAGIC_HELLO || get32(message + 4) != ranks ||
-	    get32(message + 8) >= ranks || get64(message + 16) != job)
+	uint8_t want[RMA_HEADER];
+
+	if (size != RMA_HEADER || get32(message + 8) >= ranks)
+		return GANTRY_ERR_PROTOCOL;
+	rma_hello_encode(job, ranks, get32(message + 8), want);
+	if (memcmp(message, want, sizeof(want)) != 0)
 		return GANTRY_ERR_PROTOCOL;
 	*ret_rank = get32(message + 8);
 	return GANTRY_OK;

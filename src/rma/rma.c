@@ -188,7 +188,7 @@ static bool is_busy(const struct rma_peer *p)
 	return rma_tx_busy(p) || rma_rx_busy(p) || !gantry_list_empty(&p->open);
 }
 
-static gantry_result progress_all(struct rma_comm *c) REQUIRES(rma_mu)
+gantry_result rma_progress_locked(struct rma_comm *c)
 {
 	uint32_t idle = 0;
 
@@ -214,7 +214,7 @@ gantry_result rma_progress(struct rma_comm *c)
 	rma_mu_lock(&c->mu);
 	r = usable(c);
 	if (r == GANTRY_OK)
-		r = progress_all(c);
+		r = rma_progress_locked(c);
 	rma_mu_unlock(&c->mu);
 	rma_watch_progress(c);
 	return r;
@@ -533,6 +533,7 @@ static struct rma_comm *make_comm(const struct rma_config *config) UNCHECKED
 	c->rank = config->rank;
 	c->device = config->device;
 	c->staged = config->staged;
+	c->timeout = config->timeout;
 	c->peers = peers;
 	gantry_list_init(&c->free_requests);
 	gantry_list_init(&c->free_ops);

@@ -3,7 +3,9 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "rma/rma_priv.h"
 
@@ -42,39 +44,93 @@ static bool lies_in(const struct rma_memory *m, const char *at)
 	return at >= m->base && at < m->base + m->size;
 }
 
-/* Receives that are posted write there whenever bytes come: they end with their connection. */
-static bool is_written(const struct rma_comm *c, const struct rma_memory *m) REQUIRES(rma_mu)
+/* Operations that have come and are not over. Their pieces are received there whenever bytes come, or their signals are added. */
+static bool is_used_in(const struct rma_rx *rx, const struct rma_memory *m) REQUIRES(rma_mu)
 {
-	for (uint32_t i = 0; i < c->ranks; i++) {
-		const struct rma_rx *rx = &c->peers[i].rx;
-
-		for (uint64_t k = rx->pieces_arrived; k < rx->pieces_posted; k++)
-			if (lies_in(m, rx->pieces[k % RMA_PIECES_IN].op->to.at))
+	gantry_list_each_entry (op, &rx->answers, struct rma_op, order)
+		if (lies_in(m, op->to.at))
+			return true;
+	gantry_list_each_entry (x, &rx->active, struct rma_context, node)
+		gantry_list_each_entry (op, &x->ops, struct rma_op, order)
+			if (lies_in(m, op->to.at) || lies_in(m, op->word.at))
 				return true;
-	}
 	return false;
+}
+
+static bool reads(const struct rma_request *q, const struct rma_memory *m, bool answers) REQUIRES(rma_mu)
+{
+	return q && q->answer == answers && lies_in(m, q->local.at);
+}
+
+/* Requests of this rank, or answers to others, that the network or a copy queue still reads from there. */
+static bool is_used_out(const struct rma_tx *tx, const struct rma_memory *m, bool answers) REQUIRES(rma_mu)
+{
+	gantry_list_each_entry (q, &tx->waiting, struct rma_request, queue)
+		if (reads(q, m, answers))
+			return true;
+	gantry_list_each_entry (q, &tx->bulk, struct rma_request, queue)
+		if (reads(q, m, answers))
+			return true;
+	for (uint64_t k = tx->heads_sent; k < tx->heads_filled; k++)
+		if (reads(tx->heads[k % RMA_HEADS_OUT].request, m, answers))
+			return true;
+	for (uint64_t k = tx->pieces_over; k < tx->pieces_filled; k++)
+		if (reads(tx->pieces[k % RMA_PIECES_OUT].request, m, answers))
+			return true;
+	return false;
+}
+
+static bool is_answered_from(const struct rma_comm *c, const struct rma_memory *m) REQUIRES(rma_mu)
+{
+	for (uint32_t i = 0; i < c->ranks; i++)
+		if (is_used_out(&c->peers[i].tx, m, true))
+			return true;
+	return false;
+}
+
+static bool is_used(const struct rma_comm *c, const struct rma_memory *m) REQUIRES(rma_mu)
+{
+	for (uint32_t i = 0; i < c->ranks; i++)
+		if (is_used_in(&c->peers[i].rx, m) || is_used_out(&c->peers[i].tx, m, false))
+			return true;
+	return (c->signals.unwritten && lies_in(m, c->signals.unwritten->at)) || is_answered_from(c, m);
+}
+
+/* A get may be done at its rank while the network here still has the answer, in case it has to be sent again. */
+static void finish_answers(struct rma_comm *c, const struct rma_memory *m) REQUIRES(rma_mu)
+{
+	const struct timespec nap = {.tv_nsec = 50000};
+	uint64_t deadline = gantry_now_ns() + c->timeout;
+
+	while (c->error.result == GANTRY_OK && is_answered_from(c, m) && gantry_now_ns() < deadline) {
+		rma_progress_locked(c); /* an error is latched */
+		rma_mu_unlock(&c->mu);
+		nanosleep(&nap, NULL);
+		rma_mu_lock(&c->mu);
+	}
 }
 
 gantry_result rma_deregister(struct rma_comm *c, uint32_t number)
 {
 	gantry_result r = GANTRY_OK;
-	struct rma_memory *m;
+	struct rma_memory m;
 
 	rma_mu_lock(&c->mu);
 	if (!number || number > c->memory.count || !c->memory.all[number - 1].base)
 		FAIL(GANTRY_ERR_INVALID, "memory %u is not registered", number);
-	m = &c->memory.all[number - 1];
-	if (is_written(c, m) && c->error.result == GANTRY_OK) {
-		rma_fail(c, GANTRY_ERR_USAGE, (int)c->rank,
-			 "memory was deregistered while a rank was putting data there");
-		LOG_ERROR(NET, "rank %u: memory %u was deregistered while a rank was putting data there", c->rank,
-			  number);
-	}
-	if (is_written(c, m)) {
+	m = c->memory.all[number - 1];
+	c->memory.all[number - 1].base = NULL;
+	finish_answers(c, &m);
+	if (is_used(c, &m)) {
+		if (c->error.result == GANTRY_OK) {
+			rma_fail(c, GANTRY_ERR_USAGE, (int)c->rank,
+				 "memory was deregistered while requests were using it");
+			LOG_ERROR(NET, "rank %u: memory %u was deregistered while requests were using it", c->rank,
+				  number);
+		}
 		net_mesh_destroy(c->mesh);
 		c->mesh = NULL;
 	}
-	m->base = NULL;
 out:
 	rma_mu_unlock(&c->mu);
 	return r;

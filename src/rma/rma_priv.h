@@ -186,6 +186,7 @@ struct rma_comm {
 	uint32_t ranks, rank;
 	struct gantry_device *device; /* borrowed; NULL: none */
 	bool staged;
+	uint64_t timeout; /* ns */
 	struct net_mesh *mesh;
 	struct rma_peer *peers;
 	uint32_t next_idle; /* peer that progress looks at next */
@@ -244,6 +245,7 @@ gantry_result rma_heard(struct rma_comm *c, const struct rma_peer *p, const stru
 	REQUIRES(rma_mu);
 /* The network has logged it. */
 gantry_result rma_peer_failed(struct rma_comm *c, const struct rma_peer *p, gantry_result r) REQUIRES(rma_mu);
+gantry_result rma_progress_locked(struct rma_comm *c) REQUIRES(rma_mu);
 gantry_result rma_request_get(struct rma_comm *c, struct rma_peer *p, struct rma_request **ret) REQUIRES(rma_mu);
 void rma_request_done(struct rma_request *q) REQUIRES(rma_mu);
 gantry_result rma_op_get(struct rma_comm *c, struct rma_op **ret) REQUIRES(rma_mu);

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow idle
 # time limit: 1800
-# The models of the connection FIFO, of its eventcounts, and of sessions and streams that outlive sockets (models/*.pml) hold in their whole state space, and Spin finds each
-# bug that is planted in them, by the property that it breaks.
+# The models of the connection FIFO, of its eventcounts, of sessions and streams that outlive sockets, and of remote memory access (models/*.pml) hold in their
+# whole state space, and Spin finds each bug that is planted in them, by the property that it breaks.
 # Catches: a protocol that loses, repeats or overwrites steps, a wake-up that is lost, an end that does not come after
-# abort, a session or a stream that loses or doubles messages with its sockets; and a model or a search that would not notice.
+# abort, a session or a stream that loses or doubles messages with its sockets, a signal that shows before its data or is lost; and a model or a search that would not notice.
 # SPIN_LONG=1: wider bounds too, which take five minutes and 3 GB.
 . "$(dirname "$0")/lib.sh"
 cc=${CC:-cc}
@@ -16,6 +16,7 @@ need spin "$cc"
 # fairness. A `!` marks the searches of some size, for which an optimised build pays.
 payload_a='assertion violated .*==sent\)'
 payload_b='assertion violated .*==b_head\)'
+data_late='assertion violated .*data\[[01]\]==round\)'
 runs="
 clean | fifo | SEND
 clean | fifo | SEND POOL=1
@@ -60,6 +61,8 @@ clean | resume | STREAM FAULTS=1 ATTEMPTS=2 FRAMES=1 !
 clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=1 !
 clean | resume | STREAM FAULTS=1 ATTEMPTS=1 FRAMES=2 GONE !
 clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=1 GONE !
+clean | rma | !
+clean | rma | HOST_WORD !
 ${SPIN_LONG:+
 clean | resume | FAULTS=2 EAGERS=1 !
 clean | resume | FAULTS=2 EAGERS=1 SENDER_ACCEPTS !
@@ -67,6 +70,7 @@ clean | resume | FAULTS=3 LANES=2 EAGERS=1 PIECES=1 !
 clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=2 !
 clean | resume | STREAM FAULTS=1 ATTEMPTS=2 FRAMES=2 !
 clean | resume | STREAM FAULTS=1 ATTEMPTS=1 FRAMES=3 !
+clean | rma | ROUNDS=3 FAULTS=2 !
 }
 $payload_a | fifo | SEND BUG_RELEASE
 $payload_b | fifo | RECV BUG_RELEASE
@@ -104,6 +108,16 @@ invalid end state | resume | STREAM FAULTS=1 FRAMES=1 BUG_REWIND
 invalid end state | resume | STREAM FAULTS=1 FRAMES=2 BUG_FIRST
 assertion violated .*==received | resume | STREAM FAULTS=1 FRAMES=2 BUG_ANSWER
 invalid end state | resume | STREAM FAULTS=1 FRAMES=1 GONE BUG_REFUSE
+$data_late | rma | HOST_WORD BUG_FENCE
+$data_late | rma | BUG_EARLY
+$data_late | rma | HOST_WORD BUG_EARLY
+$data_late | rma | BUG_ORDER
+$data_late | rma | BUG_SLOT
+$data_late | rma | BUG_DONE
+assertion violated .*<=3\) | rma | BUG_KEPT
+assertion violated .*<=3\) | rma | BUG_TWICE
+assertion violated .*\[1\]<round | rma | BUG_TWO
+invalid end state | rma | BUG_STALE
 "
 
 # run FOLDER WHAT MODEL DEFINITIONS: a line on stdout; fails if something else came out.

@@ -3,7 +3,7 @@
  * A communicator of remote memory access against two ranks that the script plays, over a network and a device whose copy queues the
  * script plays too.
  *
- *   byte 0   bit 0: target and words are device memory; bit 1: what this rank sends from is as well
+ *   byte 0   bit 0: the target is device memory; bit 1: what this rank sends from is; bit 2: words are what the target is not
  *   then operations, each a byte modulo OPS, a rank and its arguments (enum op below)
  *
  * What must hold:
@@ -802,11 +802,11 @@ static void open_comm(uint8_t how)
 	static const uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	const void *handles[RANKS] = {handle, handle, handle};
 	const struct rma_config config = {
-		.ranks = RANKS, .handles = handles, .timeout = 1, .device = how & 3 ? &device : NULL, .staged = true};
+		.ranks = RANKS, .handles = handles, .timeout = 1, .device = how & 7 ? &device : NULL, .staged = true};
 
 	MUST(rma_open(&config, &run.c) == GANTRY_OK);
 	open_memory(TARGET, size_of(TARGET), how & 1 ? RMA_DEVICE : RMA_HOST);
-	open_memory(WORDS, size_of(WORDS), how & 1 ? RMA_DEVICE : RMA_HOST);
+	open_memory(WORDS, size_of(WORDS), (how ^ how >> 2) & 1 ? RMA_DEVICE : RMA_HOST);
 	open_memory(SOURCE, SOURCE_SIZE, how & 2 ? RMA_DEVICE : RMA_HOST);
 }
 

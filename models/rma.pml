@@ -30,6 +30,7 @@
  *
  * Planted bugs: each must be found.
  *   BUG_FENCE     a signal in host memory is added before the fence of the data (HOST_WORD)
+ *   BUG_CONTEXT   such a signal waits for its own data, and not for that of earlier operations in its context (HOST_WORD)
  *   BUG_EARLY     a put is over when its head has come
  *   BUG_ORDER     an operation counts before an earlier one of its context
  *   BUG_KEPT      what is known of a word is kept when no signal is on its way
@@ -292,8 +293,12 @@ inline finish_op(p, add)
 #define HAS_PIECE (!left)
 #endif
 
-/* In host memory the last piece is waited for as well: the fence of peer 0's data is that of the newest copy of it. */
+/* Peer 0's signals have no data of their own: what they wait for is the newest copy of their context. */
+#ifdef BUG_CONTEXT
+#define DATA0_IN_PLACE true
+#else
 #define DATA0_IN_PLACE IN_PLACE(pbuf_fence)
+#endif
 
 proctype engine()
 {

@@ -109,6 +109,7 @@ invalid end state | resume | STREAM FAULTS=1 FRAMES=2 BUG_FIRST
 assertion violated .*==received | resume | STREAM FAULTS=1 FRAMES=2 BUG_ANSWER
 invalid end state | resume | STREAM FAULTS=1 FRAMES=1 GONE BUG_REFUSE
 $data_late | rma | HOST_WORD BUG_FENCE
+$data_late | rma | HOST_WORD BUG_CONTEXT
 $data_late | rma | BUG_EARLY
 $data_late | rma | HOST_WORD BUG_EARLY
 $data_late | rma | BUG_ORDER

@@ -45,7 +45,7 @@ struct gantry_gin {
 	struct gantry_gin_view view; /* with the device's pointers */
 	void *block;		     /* owned: mapped memory of all below */
 	struct gantry_gin_request *queue;
-	uint64_t *done, *counter, *signal;
+	uint64_t *taken, *done, *counter, *signal;
 	uint32_t *stop;
 	struct gin_queue *queues; /* owned: [context][rank] */
 	struct rma_comm *rma;	  /* owned */
@@ -113,20 +113,31 @@ static bool serve_all(struct gantry_gin *k, gantry_result *ret_result)
 	return moved;
 }
 
+/* All that kernels have asked for is over here. */
+static bool is_drained(const struct gantry_gin *k)
+{
+	for (size_t i = 0; i < (size_t)k->view.contexts * k->view.ranks; i++)
+		if (load_acquire(&k->taken[i]) != k->queues[i].over)
+			return false;
+	return true;
+}
+
 static void *serve_main(void *arg)
 {
 	struct gantry_gin *k = arg;
 	gantry_result r = GANTRY_OK;
 	struct gantry_waiter wait;
 	const char *text = "";
+	uint32_t ends;
 	int rank = -1;
 
 	gantry_waiter_init(&wait, NULL);
-	while (r == GANTRY_OK && !load_seq(&k->ends)) {
-		if (load_seq(&k->comm->life.stop))
-			break;
+	while (r == GANTRY_OK && !load_seq(&k->comm->life.stop)) {
+		ends = load_seq(&k->ends); /* then what kernels have asked for before it is in the queues */
 		if (serve_all(k, &r))
 			gantry_waiter_done(&wait);
+		else if (ends && is_drained(k))
+			break;
 		else if (r == GANTRY_OK)
 			gantry_waiter_idle(&wait, SLEEP_NS);
 	}
@@ -187,7 +198,8 @@ static gantry_result make_block(struct gantry_gin *k)
 	k->stop = (uint32_t *)at_host;
 	v->stop = (uint32_t *)at_dev;
 	v->taken = at_dev += 16;
-	k->done = (at_host += 16) + n;
+	k->taken = at_host += 16;
+	k->done = k->taken + n;
 	v->done = at_dev + n;
 	k->signal = k->done + n;
 	v->signal = at_dev + 2 * n;

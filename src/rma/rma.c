@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "base/text.h"
 #include "rma/rma_priv.h"
 
@@ -534,6 +535,7 @@ static struct rma_comm *make_comm(const struct rma_config *config) UNCHECKED
 	c->device = config->device;
 	c->staged = config->staged;
 	c->timeout = config->timeout;
+	c->stop = config->stop;
 	c->peers = peers;
 	gantry_list_init(&c->free_requests);
 	gantry_list_init(&c->free_ops);
@@ -574,11 +576,32 @@ out:
 	return r;
 }
 
+/* What was put leaves before the connections do: peers may wait for it, and this rank for nothing. */
+static void finish_puts(struct rma_comm *c)
+{
+	const struct timespec nap = {.tv_nsec = 50000};
+	uint64_t deadline = gantry_now_ns() + gantry_params()->timeout;
+	bool busy = c->mesh != NULL;
+
+	while (busy && !(c->stop && load_seq(c->stop)) && gantry_now_ns() < deadline) {
+		rma_mu_lock(&c->mu);
+		busy = false;
+		for (uint32_t i = 0; i < c->ranks && c->error.result == GANTRY_OK; i++)
+			busy |= rma_tx_busy(&c->peers[i]);
+		if (busy && rma_progress_locked(c) != GANTRY_OK)
+			busy = false;
+		rma_mu_unlock(&c->mu);
+		if (busy)
+			nanosleep(&nap, NULL);
+	}
+}
+
 /* UNCHECKED: no other call is under way. */
 void rma_close(struct rma_comm *c) UNCHECKED
 {
 	if (!c)
 		return;
+	finish_puts(c);
 	rma_watch_close(c);
 	net_mesh_destroy(c->mesh); /* first: the network has buffers of ours */
 	for (uint32_t i = 0; i < c->ranks; i++) {

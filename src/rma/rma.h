@@ -13,7 +13,7 @@
  * A request is done when local memory may be used again, for a get when the data is there. It is not known then whether a put has
  * arrived; its signal shows that to the target.
  *
- * Any thread may call, but for rma_close, which no other call outlives. Nothing blocks but rma_open and rma_deregister. The first error is
+ * Any thread may call, but for rma_close, which no other call outlives. Nothing blocks but rma_open, rma_deregister and rma_close. The first error is
  * that of every call from then on, and it names a rank.
  *
  *   rma.c         life, calls, errors          rma_tx.c      this rank's puts, and answers to gets, on their way
@@ -43,14 +43,16 @@ struct rma_config {
 	uint32_t ranks, rank;
 	const void *const *handles; /* of each rank's listener: copied, never written */
 	uint64_t timeout;	    /* ns, until all connections are there; of rma_deregister */
-	const uint32_t *stop; /* nonzero (sequentially consistent) ends the wait with ERR_ABORTED; NULL: nothing does */
+	const uint32_t *
+		stop; /* nonzero (sequentially consistent) ends waits, that of rma_open with ERR_ABORTED; NULL: nothing does */
 	struct gantry_device *device; /* whose memory RMA_DEVICE is; borrowed. NULL: there is none */
 	bool staged; /* tests: memory of the device is copied by its queues although the CPU could address it */
 };
 
 /* Waits until all connections are there, or until the deadline, with an error that names the ranks that are missing. */
 gantry_result rma_open(const struct rma_config *config, struct rma_comm **ret_comm);
-void rma_close(struct rma_comm *c); /* NULL is fine; requests are gone with it */
+/* NULL is fine; requests are gone with it. Waits until what was put has left, up to GANTRY_TIMEOUT. */
+void rma_close(struct rma_comm *c);
 
 /* By all ranks, in the same order. Numbers count from 1 and are not used again. */
 gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma_kind kind, uint32_t *ret_number);

@@ -186,7 +186,8 @@ struct rma_comm {
 	uint32_t ranks, rank;
 	struct gantry_device *device; /* borrowed; NULL: none */
 	bool staged;
-	uint64_t timeout; /* ns */
+	uint64_t timeout;     /* ns */
+	const uint32_t *stop; /* borrowed; NULL: none */
 	struct net_mesh *mesh;
 	struct rma_peer *peers;
 	uint32_t next_idle; /* peer that progress looks at next */

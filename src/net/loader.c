@@ -27,7 +27,7 @@
 #include "base/text.h"
 #include "net/compat.h"
 
-enum { VERSIONS = GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1 };
+enum { VERSIONS = GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1, RMA_VERSION_MAX = 17 };
 
 struct gantry_loader {
 	void *dl; /* owned */
@@ -123,6 +123,8 @@ static bool has_other_table(void *dl)
 	list_symbols(dl, "ncclCollNetPlugin_v", 1, GANTRY_NET_VERSION_MAX, found, sizeof(found));
 	list_symbols(dl, "ncclTunerPlugin_v", 1, GANTRY_NET_VERSION_MAX, found, sizeof(found));
 	list_symbols(dl, "ncclProfiler_v", 1, GANTRY_NET_VERSION_MAX, found, sizeof(found));
+	list_symbols(dl, "ncclGinPlugin_v", 11, RMA_VERSION_MAX, found, sizeof(found));
+	list_symbols(dl, "ncclRmaPlugin_v", 13, RMA_VERSION_MAX, found, sizeof(found));
 	return *found != 0;
 }
 

@@ -20,7 +20,7 @@ struct gantry_loader; /* one open library */
 
 /* ERR_CONFIG when no candidate could be used; gantry_last_error() tells why for each. */
 gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_loader);
-/* For `gantry check`: also a library that has tables of collNet, of a tuner or of a profiler alone. */
+/* For `gantry check`: also a library that has tables of collNet, of a tuner, of a profiler, of GIN or of RMA alone. */
 gantry_result gantry_loader_open_any(const char *spec, struct gantry_loader **ret_loader);
 void gantry_loader_close(struct gantry_loader *loader);
 

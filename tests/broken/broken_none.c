@@ -3,5 +3,6 @@
 #include "simple_net.h"
 
 #include "simple_coll.h"
+#include "simple_gin.h"
 #include "simple_profiler.h"
 #include "simple_tuner.h"

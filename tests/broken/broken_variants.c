@@ -15,6 +15,7 @@ static int broken(const char *what)
 #include "simple_net.h"
 
 #include "simple_coll.h"
+#include "simple_gin.h"
 #include "simple_profiler.h"
 #include "simple_tuner.h"
 
@@ -59,6 +60,16 @@ __attribute__((constructor)) static void change_tables(void)
 		ncclCollNetPlugin_v6.test = NULL;
 	if (BROKEN(coll_no_close))
 		ncclCollNetPlugin_v12.closeColl = NULL;
+	if (BROKEN(gin_no_test))
+		ncclGinPlugin_v12.test = NULL;
+	if (BROKEN(gin_no_create))
+		ncclGinPlugin_v13.createContext = NULL;
+	if (BROKEN(gin_no_put))
+		ncclGinPlugin_v11.iput = NULL;
+	if (BROKEN(gin_no_get))
+		ncclRmaPlugin_v14.iget = NULL;
+	if (BROKEN(gin_no_promises))
+		ncclRmaPlugin_v16.getRmaProperties = NULL;
 	if (BROKEN(prof_no_end))
 		ncclProfiler_v5.finalize = NULL;
 	if (BROKEN(tuner_no_info))

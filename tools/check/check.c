@@ -345,6 +345,8 @@ static const struct {
 			   {check_rules_collnet}},
 	[CHECK_TUNER] = {"tuner", "ncclTunerPlugin_v", 2, 5, {check_rules_tuner}},
 	[CHECK_PROFILER] = {"profiler", "ncclProfiler_v", 1, 5, {check_rules_profiler}},
+	[CHECK_GIN] = {"gin", "ncclGinPlugin_v", 11, 13, {check_rules_gin}},
+	[CHECK_RMA] = {"rma", "ncclRmaPlugin_v", 13, CHECK_VERSION_MAX, {check_rules_rma}},
 };
 
 /* One rule of one version of a table, once. */
@@ -410,7 +412,8 @@ static void probe_run(struct check_side *s)
 			if (gantry_loader_symbol(s->loader, symbol))
 				mask[t] |= 1u << v;
 		}
-	check_note(s, "%x %x %x %x", mask[CHECK_NET], mask[CHECK_COLLNET], mask[CHECK_TUNER], mask[CHECK_PROFILER]);
+	check_note(s, "%x %x %x %x %x %x", mask[CHECK_NET], mask[CHECK_COLLNET], mask[CHECK_TUNER],
+		   mask[CHECK_PROFILER], mask[CHECK_GIN], mask[CHECK_RMA]);
 }
 
 /* Opens the library in a process of its own: the versions of each table. 0, and why not, if it has none. */
@@ -420,13 +423,13 @@ static int check_probe(const struct check_options *opt, unsigned mask[CHECK_TABL
 	struct history h = {.stretch = 1};
 
 	return run_once(opt, CHECK_NET, 0, &probe, detail, &h) == CHECK_PASS &&
-	       sscanf(detail, "%x %x %x %x", &mask[CHECK_NET], &mask[CHECK_COLLNET], &mask[CHECK_TUNER],
-		      &mask[CHECK_PROFILER]) == CHECK_TABLES;
+	       sscanf(detail, "%x %x %x %x %x %x", &mask[CHECK_NET], &mask[CHECK_COLLNET], &mask[CHECK_TUNER],
+		      &mask[CHECK_PROFILER], &mask[CHECK_GIN], &mask[CHECK_RMA]) == CHECK_TABLES;
 }
 
 /* ---- the command ---- */
 
-enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, RULES_MAX = 128 };
+enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, RULES_MAX = 256 };
 enum { DEFAULT_TIMEOUT_S = 10, DEFAULT_RETRIES = 3, DEFAULT_LATE_S = 3, DEFAULT_COMMS = 64 };
 #ifdef GANTRY_SANITIZED /* sanitizers make every byte ten times as dear */
 enum { DEFAULT_LARGE = 16 << 20 };
@@ -451,8 +454,8 @@ struct tally {
 /* clang-format off */
 #define AT(field) offsetof(struct request, field)
 static const struct option_spec specs[] = {
-	{0, OPTION_CHOICE, "table", AT(table), 0, 0, "all|net|collnet|tuner|profiler", NULL, "tables of this kind only (all)"},
-	{0, OPTION_INT, "version", AT(version), 1, GANTRY_NET_VERSION_MAX, NULL, "N", "this version only (every one that is exported)"},
+	{0, OPTION_CHOICE, "table", AT(table), 0, 0, "all|net|collnet|tuner|profiler|gin|rma", NULL, "tables of this kind only (all)"},
+	{0, OPTION_INT, "version", AT(version), 1, CHECK_VERSION_MAX, NULL, "N", "this version only (every one that is exported)"},
 	{0, OPTION_TEXT, "rule", AT(rule), 0, 0, NULL, "NAME", "this rule only (all)"},
 	{0, OPTION_CHOICE, "device", AT(opt.device), 0, 0, "auto|cuda|host", NULL, "device memory to test with (auto: GPU 0 if there is one)"},
 	{0, OPTION_TIME, "timeout", AT(opt.timeout_ns), 1000000000, 0, NULL, "S", "the longest that a rule may take (10s)"},
@@ -474,8 +477,8 @@ static const struct option_set set = {
 		 "       gantry check --list",
 	.about =
 		"Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
-		"at every version it exports, and of the collNet, tuner and profiler interfaces where it has them. "
-		"PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
+		"at every version it exports, and of the collNet, tuner, profiler, GIN and RMA interfaces where it has\n"
+		"them. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
 		"gantry-check(1).\n",
 	.notes = "",
 	OPTION_SPECS(specs),

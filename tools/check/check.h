@@ -63,7 +63,8 @@ enum check_flags {
 };
 
 /* What NCCL looks for in a net plugin's library. */
-enum check_table { CHECK_NET, CHECK_COLLNET, CHECK_TUNER, CHECK_PROFILER, CHECK_TABLES };
+enum check_table { CHECK_NET, CHECK_COLLNET, CHECK_TUNER, CHECK_PROFILER, CHECK_GIN, CHECK_RMA, CHECK_TABLES };
+enum { CHECK_VERSION_MAX = 17 /* of any table */ };
 
 struct check_side;
 struct check_rule {
@@ -76,6 +77,7 @@ struct check_rule {
 /* Each ends with an entry without a name. */
 extern const struct check_rule check_rules_connect[], check_rules_data[], check_rules_nccl[], check_rules_gpu[];
 extern const struct check_rule check_rules_collnet[], check_rules_tuner[], check_rules_profiler[];
+extern const struct check_rule check_rules_gin[], check_rules_rma[];
 
 /* Shared with the tool; one writer per field (a thread of that side), the tool reads. */
 struct check_status {
@@ -88,11 +90,13 @@ struct check_status {
 };
 struct check_shared {
 	struct check_status side[2];
-	int first_fail;	  /* 0, or 1 + the side that failed first */
-	int expect_death; /* side B is being killed on purpose */
-	int connected;	  /* CHECK_CONNECTED, CHECK_ACCEPTED: some connect and some accept gave a comm */
-	int moved;	  /* a message arrived as it should */
-	int timed;	  /* the first failure is one of time: a second run with longer limits may pass */
+	int first_fail;	       /* 0, or 1 + the side that failed first */
+	int expect_death;      /* side B is being killed on purpose */
+	int connected;	       /* CHECK_CONNECTED, CHECK_ACCEPTED: some connect and some accept gave a comm */
+	int moved;	       /* a message arrived as it should */
+	uint32_t arrived[2];   /* ranks at barriers of GIN's collComms, all in all */
+	uint32_t begun, ended; /* steps of a rule on GIN */
+	int timed;	       /* the first failure is one of time: a second run with longer limits may pass */
 };
 enum { CHECK_CONNECTED = 1, CHECK_ACCEPTED = 2 };
 

@@ -28,6 +28,18 @@ for v in 6 12; do
 	echo "collnet v$v: $passed of $n rules pass"
 done
 
+# GIN and RMA. Before v13 there are no gets, before v12 no contexts.
+for t in "gin 11 3" "gin 12 2" "gin 13 0" "rma 13 0" "rma 14 0" "rma 15 0" "rma 16 0" "rma 17 0"; do
+	read -r table v skipped <<<"$t"
+	[ -z "${GANTRY_SANITIZED:-}" ] || [[ "$t" == "gin 12"* || "$t" == "rma 17"* ]] || continue
+	n=$(($("$gantry" check --list --table "$table" | wc -l) - skipped))
+	GANTRY_GIN=on GANTRY_CONNECT_TIMEOUT=5s check_rules "$out" $n "$plugin" --table "$table" --version "$v" --timeout 60 || failed=1
+	grep '"verdict": "fail"' "$out"
+	echo "$table v$v: $passed of $n rules pass"
+done
+# Where the tables refuse, the rules are skipped with the reason.
+GANTRY_GIN=off "$gantry" check "$plugin" --rule gin-put | grep -q 'skip.*init gives' || fail "GANTRY_GIN=off"
+
 # The tuner at v2 to v5, the profiler at v1 to v5. With a trace it wants events; without one it must want none.
 mkdir "$tmp/trace"
 export GANTRY_TRACE=$tmp/trace

@@ -477,9 +477,9 @@ static const struct option_set set = {
 		 "       gantry check --list",
 	.about =
 		"Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
-		"at every version it exports, and of the collNet, tuner, profiler, GIN and RMA interfaces where it has\n"
-		"them. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
-		"gantry-check(1).\n",
+		"at every version it exports, and of the collNet, tuner, profiler, GIN and RMA interfaces where it has "
+		"them.\n"
+		"PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See gantry-check(1).\n",
 	.notes = "",
 	OPTION_SPECS(specs),
 	.operand = "PLUGIN",

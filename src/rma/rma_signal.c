@@ -118,11 +118,11 @@ static gantry_result know(struct rma_comm *c, struct rma_word *w) REQUIRES(rma_m
 static gantry_result write_word(struct rma_comm *c) REQUIRES(rma_mu)
 {
 	struct rma_word *w = c->signals.unwritten;
-	uint64_t at = c->signals.given % RMA_VALUES,
-		 *value = (uint64_t *)(void *)(c->signals.values + at * RMA_VALUE_APART);
+	uint64_t at = c->signals.given % RMA_VALUES, *value;
 
 	if (!w)
 		return GANTRY_OK;
+	value = (uint64_t *)(void *)(c->signals.values + at * RMA_VALUE_APART);
 	TRY_NOW(rma_fence_over(c, &c->signals.fences[at])); /* of the write before, from there */
 	*value = w->value;
 	TRY_NOW(rma_copy(c, (struct rma_span){w->at, true}, (struct rma_span){(char *)value, false}, sizeof(*value),

@@ -5,7 +5,7 @@
  */
 #include "rma_world.h"
 
-enum { ROUNDS = 30, ROOM = 3 << 20, CONTEXTS = 3, PUTS = 4 };
+enum { ROUNDS = SANITIZED ? 4 : 10, ROOM = 3 << 20, CONTEXTS = 3, PUTS = 4 };
 
 /* ---- memory ---- */
 

@@ -81,7 +81,7 @@ static bool end_request(struct gantry_gin *k, uint64_t at, gantry_result *ret_re
 {
 	struct gin_queue *q = &k->queues[at];
 	const uint64_t *words = k->queue[at * k->view.depth + q->over % k->view.depth].words;
-	const uint32_t counter = (uint32_t)(words[4] >> 32);
+	uint32_t counter;
 	int done = 0;
 
 	if (q->over == q->begun)
@@ -89,6 +89,7 @@ static bool end_request(struct gantry_gin *k, uint64_t at, gantry_result *ret_re
 	*ret_result = rma_test(q->requests[q->over % k->view.depth], &done);
 	if (*ret_result != GANTRY_OK || !done)
 		return false;
+	counter = (uint32_t)(words[4] >> 32);
 	if (counter < k->view.counters)
 		store_release(&k->counter[counter], k->counter[counter] + 1);
 	store_release(&k->done[at], ++q->over);

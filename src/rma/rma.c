@@ -509,10 +509,12 @@ static gantry_result open_peer(struct rma_comm *c, struct rma_peer *p) REQUIRES(
 
 static gantry_result open_memory(struct rma_comm *c) REQUIRES(rma_mu)
 {
-	uint32_t stages = c->device && (c->staged || !gantry_traits(c->device)->cpu_reads_memory) ? RMA_STAGES : 0;
+	const bool stages = c->device && (c->staged || !gantry_traits(c->device)->cpu_reads_memory) && c->ranks > 1;
+	const uint32_t in = stages ? RMA_STAGES + c->ranks - 2 : 0;
 
-	TRY_NOW(open_pool(c, stages, RMA_PIECE, &c->stages_out.block, &c->stages_out.free, &c->stages_out.nfree));
-	TRY_NOW(open_pool(c, stages, RMA_PIECE, &c->stages_in.block, &c->stages_in.free, &c->stages_in.nfree));
+	TRY_NOW(open_pool(c, stages ? RMA_STAGES : 0, c->piece, &c->stages_out.block, &c->stages_out.free,
+			  &c->stages_out.nfree));
+	TRY_NOW(open_pool(c, in, c->piece, &c->stages_in.block, &c->stages_in.free, &c->stages_in.nfree));
 	TRY_NOW(rma_signal_open(c));
 	for (uint32_t i = 0; i < c->ranks; i++)
 		TRY_NOW(open_peer(c, &c->peers[i]));
@@ -532,6 +534,7 @@ static struct rma_comm *make_comm(const struct rma_config *config) UNCHECKED
 	}
 	c->ranks = config->ranks;
 	c->rank = config->rank;
+	c->piece = rma_piece(config->ranks);
 	c->device = config->device;
 	c->staged = config->staged;
 	c->timeout = config->timeout;

@@ -34,7 +34,7 @@ enum {
 	RMA_HEADS_IN = 32, /* receives that wait for one peer */
 	RMA_PIECES_IN = 8,
 	RMA_OPS_MOST = 4096, /* of one peer that are not over: then its heads wait */
-	RMA_STAGES = 8,	     /* pieces of device memory in each direction, of all peers */
+	RMA_STAGES = 8,	     /* pieces of device memory in each direction, of all peers; see rma_rx.c */
 	RMA_IDLE_PEERS = 8,  /* that a call of progress looks at although nothing is under way with them */
 };
 #define RMA_MESSAGE (RMA_HEADER + RMA_INLINE)
@@ -149,6 +149,7 @@ struct rma_rx {
 	struct gantry_list bulk;       /* operations */
 	struct gantry_list active;     /* contexts with operations */
 	struct gantry_list answers;    /* to gets of this rank */
+	uint32_t stages;	       /* held by pieces */
 	bool closed;		       /* the peer has closed its end: nothing more comes */
 	struct rma_context **contexts; /* owned; by number; NULL: it was not used yet */
 	uint32_t ncontexts, nops;
@@ -200,6 +201,8 @@ struct rma_comm {
 		uint8_t **free;
 		uint32_t nfree;
 	} stages_out, stages_in;
+	uint32_t piece;	       /* bytes of a stage */
+	uint32_t stage_owners; /* peers that hold stages_in */
 	struct {
 		struct gantry_list words, free;
 		uint32_t nfree;

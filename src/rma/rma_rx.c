@@ -222,6 +222,28 @@ static gantry_result move_heads(struct rma_comm *c, struct rma_peer *p) REQUIRES
 	return r == GANTRY_OK || r == GANTRY_AGAIN ? GANTRY_OK : note_closed(p, r);
 }
 
+/*
+ * A stage is held from the moment at which its receive is posted until its bytes are in the device. One is left for each peer that
+ * holds none: else a peer whose data waits for something could hold all of them, and that something could be data of another peer, which
+ * waits for a stage here. Among three ranks that is a circle, since senders have to find stages, too.
+ */
+static bool may_take_stage(const struct rma_comm *c, const struct rma_rx *rx) REQUIRES(rma_mu)
+{
+	return c->stages_in.nfree > (rx->stages ? c->ranks - 1 - c->stage_owners : 0);
+}
+
+static void take_stage(struct rma_comm *c, struct rma_rx *rx) REQUIRES(rma_mu)
+{
+	c->stages_in.nfree--;
+	c->stage_owners += !rx->stages++;
+}
+
+static void return_stage(struct rma_comm *c, struct rma_rx *rx, uint8_t *stage) REQUIRES(rma_mu)
+{
+	c->stages_in.free[c->stages_in.nfree++] = stage;
+	c->stage_owners -= !--rx->stages;
+}
+
 /* The next piece of the oldest operation that has some. */
 static gantry_result post_piece(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
 {
@@ -234,16 +256,17 @@ static gantry_result post_piece(struct rma_comm *c, struct rma_peer *p) REQUIRES
 		return GANTRY_AGAIN;
 	op = gantry_container(rx->bulk.next, struct rma_op, queue);
 	left = op->head.bytes - op->posted;
-	if (op->to.device && !c->stages_in.nfree)
+	if (op->to.device && !may_take_stage(c, rx))
 		return GANTRY_AGAIN;
-	*i = (struct rma_piece_in){.op = op, .size = (uint32_t)(left < RMA_PIECE ? left : RMA_PIECE), .at = op->posted};
+	*i = (struct rma_piece_in){.op = op, .size = (uint32_t)(left < c->piece ? left : c->piece), .at = op->posted};
 	i->data = op->to.at + op->posted;
 	if (op->to.device) {
 		i->stage = c->stages_in.free[c->stages_in.nfree - 1];
 		i->data = (char *)i->stage;
 	}
 	TRY_NOW(post_receive(p, i->data, i->size, RMA_TAG_BULK, &i->net));
-	c->stages_in.nfree -= i->stage != NULL;
+	if (i->stage)
+		take_stage(c, rx);
 	op->posted += i->size;
 	rx->pieces_posted++;
 	if (op->posted == op->head.bytes)
@@ -284,7 +307,7 @@ static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRE
 
 		r = rma_fence_over(c, &i->fence);
 		if (r == GANTRY_OK && i->stage)
-			c->stages_in.free[c->stages_in.nfree++] = i->stage;
+			return_stage(c, rx, i->stage);
 		rx->pieces_over += r == GANTRY_OK;
 	}
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)

@@ -112,7 +112,7 @@ static gantry_result fill_piece(struct rma_comm *c, struct rma_peer *p, struct r
 
 	if (q->local.device && !c->stages_out.nfree)
 		return GANTRY_AGAIN;
-	*o = (struct rma_piece_out){.request = q, .size = (uint32_t)(left < RMA_PIECE ? left : RMA_PIECE)};
+	*o = (struct rma_piece_out){.request = q, .size = (uint32_t)(left < c->piece ? left : c->piece)};
 	o->data = q->local.at + q->begun;
 	if (q->local.device) {
 		o->stage = c->stages_out.free[--c->stages_out.nfree];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The message that begins an operation. Small data follows in it, larger data in messages of RMA_PIECE bytes with another tag, in the
+ * The message that begins an operation. Small data follows in it, larger data in messages of rma_piece bytes with another tag, in the
  * order of their headers.
  *
  *   0 magic  4 kind  5 flags  6 inlined u16  8 context  12 memory  16 offset  24 bytes  32 signal memory  36 zero
@@ -18,7 +18,8 @@
 enum {
 	RMA_HEADER = 64,
 	RMA_INLINE = 4096,   /* bytes of data that follow in the same message, at most */
-	RMA_PIECE = 1 << 20, /* of further messages, but for the last */
+	RMA_PIECE = 1 << 20, /* of further messages, but for the last: at most, see rma_piece */
+	RMA_PIECE_LEAST = 64 << 10,
 	RMA_TAG_HEAD = 0,
 	RMA_TAG_BULK = 1,
 };
@@ -34,6 +35,16 @@ struct rma_header {
 	struct rma_signal signal;
 	uint64_t id;
 };
+
+/* Among so many ranks: each has a buffer of that size for every other one, so that they have about 32 MiB together. */
+static inline uint32_t rma_piece(uint32_t ranks)
+{
+	uint32_t piece = RMA_PIECE;
+
+	while (piece > RMA_PIECE_LEAST && (uint64_t)piece * (ranks - 1) > 32 * (uint64_t)RMA_PIECE)
+		piece /= 2;
+	return piece;
+}
 
 static inline uint32_t rma_inlined(const struct rma_header *h)
 {

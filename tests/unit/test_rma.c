@@ -301,6 +301,64 @@ TEST(flush_waits)
 	run_world(2, true, flushes);
 }
 
+/* ---- stages ---- */
+
+/* All ranks have come, while none makes progress. */
+static void meet_idle(struct rma_world *w, uint64_t n)
+{
+	fetch_add_seq(&w->came, 1);
+	while (load_seq(&w->came) < n * w->n)
+		sched_yield();
+}
+
+/*
+ * Each rank has staged all it can for the next one, and looks for data of the next one only, whose data is staged for the one after
+ * that: none may hold all stages of its receiver meanwhile.
+ */
+static void circle(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	const uint32_t next = (rank + 1) % w->n, last = (rank + 2) % w->n;
+	const uint64_t bytes = (uint64_t)PUTS * ROOM;
+	struct rma_request *q[2];
+	struct rma_counts counts;
+	struct memory m;
+	int done = 0;
+
+	open_memory(w, c, &m);
+	for (uint64_t i = 0; i < bytes; i++)
+		m.source[i] = byte_of(0, rank, 0, 0, i);
+	rma_world_meet(w, c, 1);
+	meet_idle(w, 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		const struct rma_signal s = {{m.words_number, 8 * (uint64_t)rank}, 1};
+
+		CHECK_OK(rma_put(c, (struct rma_to){i ? last : next, 0}, (struct rma_place){m.source_number, 0},
+				 (struct rma_place){m.target_number, rank * bytes}, bytes, &s, &q[i]));
+	}
+	do {
+		CHECK_OK(rma_test(q[0], &done));
+		CHECK(!done);
+		rma_counts(c, &counts);
+	} while (!counts.bytes_in);
+	meet_idle(w, 3);
+	UNTIL(rma_progress(c) != GANTRY_OK || (word(&m, next) && word(&m, last)));
+	CHECK_OK(rma_error(c, NULL, NULL));
+	for (uint32_t i = 0; i < 2; i++) {
+		const uint32_t from = i ? last : next;
+
+		rma_world_finish(c, q[i]);
+		for (uint64_t k = 0; k < bytes; k++)
+			CHECK_EQ(m.target[from * bytes + k], byte_of(0, from, 0, 0, k));
+	}
+	rma_world_meet(w, c, 4);
+	close_memory(w, &m);
+}
+
+TEST(no_circle_of_stages)
+{
+	run_world(3, true, circle);
+}
+
 /* ---- signals ---- */
 
 enum { ADDS = 3000 };

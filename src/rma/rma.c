@@ -184,6 +184,14 @@ static gantry_result progress_peer(struct rma_comm *c, struct rma_peer *p) REQUI
 	return r == GANTRY_OK ? GANTRY_OK : rma_peer_failed(c, p, r);
 }
 
+/* What the device fails at is about this rank. Latched: NCCL looks at the results of puts and at no others. */
+static gantry_result progress_signals(struct rma_comm *c) REQUIRES(rma_mu)
+{
+	gantry_result r = rma_signal_progress(c);
+
+	return r == GANTRY_OK ? GANTRY_OK : rma_peer_failed(c, &c->peers[c->rank], r);
+}
+
 static bool is_busy(const struct rma_peer *p)
 {
 	return rma_tx_busy(p) || rma_rx_busy(p) || !gantry_list_empty(&p->open);
@@ -205,7 +213,7 @@ gantry_result rma_progress_locked(struct rma_comm *c)
 		idle++;
 		TRY_NOW(progress_peer(c, p));
 	}
-	return rma_signal_progress(c);
+	return progress_signals(c);
 }
 
 gantry_result rma_progress(struct rma_comm *c)
@@ -391,7 +399,7 @@ gantry_result rma_test(struct rma_request *q, int *ret_done)
 	TRY(usable(c));
 	if (!is_over(q)) {
 		TRY(progress_peer(c, q->peer));
-		TRY(rma_signal_progress(c));
+		TRY(progress_signals(c));
 	}
 	*ret_done = is_over(q);
 	if (*ret_done)
@@ -509,7 +517,7 @@ static gantry_result open_peer(struct rma_comm *c, struct rma_peer *p) REQUIRES(
 
 static gantry_result open_memory(struct rma_comm *c) REQUIRES(rma_mu)
 {
-	const bool stages = c->device && (c->staged || !gantry_traits(c->device)->cpu_reads_memory) && c->ranks > 1;
+	const bool stages = rma_copies(c) && c->ranks > 1;
 	const uint32_t in = stages ? RMA_STAGES + c->ranks - 2 : 0;
 
 	TRY_NOW(open_pool(c, stages ? RMA_STAGES : 0, c->piece, &c->stages_out.block, &c->stages_out.free,
@@ -599,6 +607,15 @@ static void finish_puts(struct rma_comm *c)
 	}
 }
 
+static void free_buffers(struct rma_comm *c) UNCHECKED
+{
+	for (uint32_t i = 0; i < c->ranks; i++)
+		rma_mapped_free(c, c->peers[i].messages);
+	rma_mapped_free(c, c->signals.values);
+	rma_mapped_free(c, c->stages_out.block);
+	rma_mapped_free(c, c->stages_in.block);
+}
+
 /* UNCHECKED: no other call is under way. */
 void rma_close(struct rma_comm *c) UNCHECKED
 {
@@ -607,13 +624,11 @@ void rma_close(struct rma_comm *c) UNCHECKED
 	finish_puts(c);
 	rma_watch_close(c);
 	net_mesh_destroy(c->mesh); /* first: the network has buffers of ours */
-	for (uint32_t i = 0; i < c->ranks; i++) {
+	if (rma_finish_copies(c))  /* and so have the device's queues: better a leak than a crash */
+		free_buffers(c);
+	for (uint32_t i = 0; i < c->ranks; i++)
 		rma_rx_free(&c->peers[i].rx);
-		rma_mapped_free(c, c->peers[i].messages);
-	}
-	rma_signal_close(c);
-	rma_mapped_free(c, c->stages_out.block);
-	rma_mapped_free(c, c->stages_in.block);
+	free(c->signals.all);
 	free(c->stages_out.free);
 	free(c->stages_in.free);
 	gantry_list_each_entry_safe (b, &c->blocks, struct block, node)

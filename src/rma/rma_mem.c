@@ -29,10 +29,8 @@ gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma
 		c->memory.all = grown;
 		c->memory.room = room;
 	}
-	c->memory.all[c->memory.count++] = (struct rma_memory){
-		.base = base,
-		.size = size,
-		.device = kind == RMA_DEVICE && (c->staged || !gantry_traits(c->device)->cpu_reads_memory)};
+	c->memory.all[c->memory.count++] =
+		(struct rma_memory){.base = base, .size = size, .device = kind == RMA_DEVICE && rma_copies(c)};
 	*ret_number = c->memory.count;
 out:
 	rma_mu_unlock(&c->mu);
@@ -52,8 +50,17 @@ static bool is_used_in(const struct rma_rx *rx, const struct rma_memory *m) REQU
 			return true;
 	gantry_list_each_entry (x, &rx->active, struct rma_context, node)
 		gantry_list_each_entry (op, &x->ops, struct rma_op, order)
-			if (lies_in(m, op->to.at) || lies_in(m, op->word.at))
+			if (lies_in(m, op->to.at) || lies_in(m, op->from) || lies_in(m, op->word.at))
 				return true;
+	return false;
+}
+
+/* Gets of this rank that are not answered, wherever they are. */
+static bool is_wanted_in(const struct rma_comm *c, const struct rma_memory *m) REQUIRES(rma_mu)
+{
+	for (uint32_t i = 0; i < c->ngets; i++)
+		if (c->gets[i] && lies_in(m, c->gets[i]->local.at))
+			return true;
 	return false;
 }
 
@@ -93,7 +100,8 @@ static bool is_used(const struct rma_comm *c, const struct rma_memory *m) REQUIR
 	for (uint32_t i = 0; i < c->ranks; i++)
 		if (is_used_in(&c->peers[i].rx, m) || is_used_out(&c->peers[i].tx, m, false))
 			return true;
-	return (c->signals.unwritten && lies_in(m, c->signals.unwritten->at)) || is_answered_from(c, m);
+	return (c->signals.unwritten && lies_in(m, c->signals.unwritten->at)) || is_wanted_in(c, m) ||
+	       is_answered_from(c, m);
 }
 
 /* A get may be done at its rank while the network here still has the answer, in case it has to be sent again. */
@@ -110,10 +118,41 @@ static void finish_answers(struct rma_comm *c, const struct rma_memory *m) REQUI
 	}
 }
 
+/* The copies that are in the device's queues now are over, be it for an error. */
+static bool are_copied(const struct rma_comm *c, const uint64_t fences[GANTRY_COPY_QUEUES])
+{
+	bool over = true;
+
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		over &= c->device->ops->fence_reached(c->device, (enum gantry_copy_queue)i, fences[i]) != GANTRY_AGAIN;
+	return over;
+}
+
+bool rma_finish_copies(struct rma_comm *c)
+{
+	const struct timespec nap = {.tv_nsec = 20000};
+	const uint64_t deadline = gantry_now_ns() + RMA_COPIES_NS;
+	uint64_t fences[GANTRY_COPY_QUEUES] = {0};
+
+	if (!rma_copies(c))
+		return true;
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		if (c->device->ops->queue_fence(c->device, (enum gantry_copy_queue)i, &fences[i]) != GANTRY_OK)
+			return false;
+	while (!are_copied(c, fences)) {
+		if (gantry_now_ns() >= deadline) {
+			LOG_WARN(NET, "rank %u: copies of %s did not finish within 10 s", c->rank, c->device->name);
+			return false;
+		}
+		nanosleep(&nap, NULL);
+	}
+	return true;
+}
+
 gantry_result rma_deregister(struct rma_comm *c, uint32_t number)
 {
 	gantry_result r = GANTRY_OK;
-	struct rma_memory m;
+	struct rma_memory m = {0};
 
 	rma_mu_lock(&c->mu);
 	if (!number || number > c->memory.count || !c->memory.all[number - 1].base)
@@ -133,6 +172,9 @@ gantry_result rma_deregister(struct rma_comm *c, uint32_t number)
 	}
 out:
 	rma_mu_unlock(&c->mu);
+	if (m.base)
+		rma_finish_copies(
+			c); /* of operations that are over, too: these are when their copies are in the queue */
 	return r;
 }
 

@@ -110,6 +110,7 @@ struct rma_op {
 	struct gantry_list queue;    /* with pieces to be received */
 	struct rma_header head;
 	struct rma_span to;
+	const char *from;	     /* of this rank's own; else NULL */
 	struct rma_span word;	     /* of its signal; at NULL: it has none */
 	bool expected;		     /* by rma_signal_expect */
 	uint64_t posted, left;	     /* bytes: in receives so far; not in place yet, nor in the copy queue */
@@ -178,9 +179,11 @@ struct rma_word {
 };
 /*
  * Words at a time, half of which may be there only because signals are expected; and values being written, in mapped memory, apart
- * from each other: copies of neighbours would become one.
+ * from each other and from anything else: copies of neighbours would become one.
  */
 enum { RMA_WORDS = 512, RMA_VALUES = 256, RMA_VALUE_APART = 16 };
+
+#define RMA_COPIES_NS 10000000000u /* that copies which are in the device's queues may take */
 
 struct rma_comm {
 	struct rma_mu mu;
@@ -264,6 +267,13 @@ gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span f
 		       struct rma_fence *ret_fence) REQUIRES(rma_mu);
 /* AGAIN: not yet. */
 gantry_result rma_fence_over(struct rma_comm *c, struct rma_fence *f) REQUIRES(rma_mu);
+/* Memory of the device is copied by its queues. */
+static inline bool rma_copies(const struct rma_comm *c)
+{
+	return c->device && (c->staged || !gantry_traits(c->device)->cpu_reads_memory);
+}
+/* Waits for what is in the device's queues. false: it is there still, with a line in the log. */
+bool rma_finish_copies(struct rma_comm *c);
 /* Host memory that the device addresses, if there is one. */
 gantry_result rma_mapped_alloc(struct rma_comm *c, size_t size, void **ret);
 void rma_mapped_free(struct rma_comm *c, void *p);
@@ -292,7 +302,6 @@ static inline bool rma_rx_busy(const struct rma_peer *p)
 
 /* rma_signal.c */
 gantry_result rma_signal_open(struct rma_comm *c) REQUIRES(rma_mu);
-void rma_signal_close(struct rma_comm *c) REQUIRES(rma_mu);
 /* A signal for the word will come: what is there can be read meanwhile. *ret_expected: it was taken note of. */
 gantry_result rma_signal_expect(struct rma_comm *c, struct rma_span word, bool *ret_expected) REQUIRES(rma_mu);
 /* AGAIN: not now. In the copy queue it comes behind what is there already. expected: it was. */

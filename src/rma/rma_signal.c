@@ -20,6 +20,12 @@
 #include "base/log.h"
 #include "rma/rma_priv.h"
 
+/* The first place stays empty: behind a buffer of data a value could be copied as its neighbour, that is together with the data. */
+static uint64_t *value_at(const struct rma_comm *c, uint64_t i) REQUIRES(rma_mu)
+{
+	return (uint64_t *)(void *)(c->signals.values + (1 + i) * RMA_VALUE_APART);
+}
+
 gantry_result rma_signal_open(struct rma_comm *c)
 {
 	void *values = NULL;
@@ -29,22 +35,16 @@ gantry_result rma_signal_open(struct rma_comm *c)
 	c->signals.all = calloc(RMA_WORDS, sizeof(*c->signals.all));
 	if (!c->signals.all)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for signals");
-	TRY_NOW(rma_mapped_alloc(c, (size_t)(RMA_VALUES + RMA_WORDS) * RMA_VALUE_APART, &values));
+	TRY_NOW(rma_mapped_alloc(c, (size_t)(1 + RMA_VALUES + RMA_WORDS) * RMA_VALUE_APART, &values));
 	c->signals.values = values;
 	for (int i = 0; i < RMA_WORDS; i++) {
 		struct rma_word *w = &c->signals.all[i];
 
-		w->read = (uint64_t *)(void *)(c->signals.values + (RMA_VALUES + i) * RMA_VALUE_APART);
+		w->read = value_at(c, RMA_VALUES + (uint64_t)i);
 		gantry_list_append(&c->signals.free, &w->node);
 		c->signals.nfree++;
 	}
 	return GANTRY_OK;
-}
-
-void rma_signal_close(struct rma_comm *c)
-{
-	free(c->signals.all);
-	rma_mapped_free(c, c->signals.values);
 }
 
 static struct rma_word *find_word(struct rma_comm *c, const char *at) REQUIRES(rma_mu)
@@ -122,7 +122,7 @@ static gantry_result write_word(struct rma_comm *c) REQUIRES(rma_mu)
 
 	if (!w)
 		return GANTRY_OK;
-	value = (uint64_t *)(void *)(c->signals.values + at * RMA_VALUE_APART);
+	value = value_at(c, at);
 	TRY_NOW(rma_fence_over(c, &c->signals.fences[at])); /* of the write before, from there */
 	*value = w->value;
 	TRY_NOW(rma_copy(c, (struct rma_span){w->at, true}, (struct rma_span){(char *)value, false}, sizeof(*value),

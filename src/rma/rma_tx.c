@@ -212,6 +212,7 @@ static gantry_result move_own(struct rma_comm *c, struct rma_peer *p) REQUIRES(r
 	TRY_NOW(rma_op_get(c, &op));
 	op->head = q->head;
 	op->to = to;
+	op->from = from.at;
 	op->fence = q->fence;
 	op->request = q;
 	gantry_list_remove(&q->queue);

@@ -127,6 +127,7 @@ static struct {
 		} copies[COPIES];
 		uint64_t queued, over;
 	} queues[GANTRY_COPY_QUEUES];
+	bool waited; /* for the queues: they copy by themselves */
 } run;
 
 struct gantry_net *__wrap_gantry_net_tcp(void);
@@ -173,11 +174,6 @@ static gantry_result fake_queue_fence(struct gantry_device *dev, enum gantry_cop
 	return GANTRY_OK;
 }
 
-static gantry_result fake_fence_reached(struct gantry_device *dev, enum gantry_copy_queue q, uint64_t fence)
-{
-	return run.queues[q].over >= fence ? GANTRY_OK : GANTRY_AGAIN;
-}
-
 static void make_copies(int q, uint64_t n)
 {
 	for (; n && run.queues[q].over < run.queues[q].queued; n--, run.queues[q].over++) {
@@ -185,6 +181,13 @@ static void make_copies(int q, uint64_t n)
 
 		memcpy(run.queues[q].copies[i].to, run.queues[q].copies[i].from, run.queues[q].copies[i].size);
 	}
+}
+
+static gantry_result fake_fence_reached(struct gantry_device *dev, enum gantry_copy_queue q, uint64_t fence)
+{
+	if (run.waited)
+		make_copies((int)q, 1);
+	return run.queues[q].over >= fence ? GANTRY_OK : GANTRY_AGAIN;
 }
 
 static const struct gantry_device_ops device_ops = {.alloc_mapped = fake_alloc_mapped,
@@ -651,11 +654,11 @@ static void deregister(int i)
 	if (run.nown || !run.memory[i])
 		return;
 	run.crooked = true;
+	run.waited = true;
 	MUST(rma_deregister(run.c, (uint32_t)i) == GANTRY_OK);
+	run.waited = false;
 	gantry_list_each_entry (q, &run.requests, struct net_request, node)
 		MUST(q->data + q->size <= run.memory[i] || q->data >= run.memory[i] + size_of(i));
-	for (int q = 0; q < GANTRY_COPY_QUEUES; q++)
-		make_copies(q, COPIES); /* the driver waits for them before it takes memory back */
 	free(run.memory[i]);
 	run.memory[i] = NULL;
 }
@@ -812,6 +815,7 @@ static void open_comm(uint8_t how)
 
 static void close_comm(void)
 {
+	run.waited = true;
 	rma_close(run.c);
 	for (int i = 1; i <= MEMORIES; i++)
 		free(run.memory[i]);

@@ -550,6 +550,138 @@ TEST(misdeeds_end_both)
 	}
 }
 
+/* ---- a device that fails ---- */
+
+static const struct gantry_device_ops *sound;
+
+static gantry_result fail_words(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst, const void *src,
+				size_t size)
+{
+	if (queue == GANTRY_COPY_IN && size == 8)
+		return gantry_fail(GANTRY_ERR_DEVICE, GANTRY_SUBSYS_DEVICE, __FILE__, __LINE__, "no copies today");
+	return sound->queue_copy(dev, queue, dst, src, size);
+}
+
+/* Rank 0 cannot write a signal, which a call of progress finds: puts and all other ranks learn it, too. */
+static void unwritable(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	static struct gantry_device_ops failing;
+	struct rma_request *q;
+	struct memory m;
+	int culprit;
+
+	open_memory(w, c, &m);
+	rma_world_meet(w, c, 1);
+	meet_idle(w, 2);
+	if (rank == 0) {
+		sound = w->device->ops;
+		failing = *sound;
+		failing.queue_copy = fail_words;
+		w->device->ops = &failing;
+	}
+	meet_idle(w, 3);
+	if (rank == 1) {
+		const struct rma_signal s = {{m.words_number, 0}, 1};
+
+		CHECK_OK(rma_put(c, (struct rma_to){0, 0}, (struct rma_place){0}, (struct rma_place){0}, 0, &s, &q));
+	}
+	UNTIL(rma_progress(c) != GANTRY_OK);
+	CHECK_EQ(rma_put(c, (struct rma_to){1 - rank, 0}, (struct rma_place){m.source_number, 0},
+			 (struct rma_place){m.target_number, 0}, 8, NULL, &q),
+		 GANTRY_ERR_DEVICE);
+	CHECK_EQ(rma_error(c, &culprit, NULL), GANTRY_ERR_DEVICE);
+	CHECK_EQ(culprit, 0);
+	meet_idle(w, 4);
+	if (rank == 0)
+		w->device->ops = sound;
+	meet_idle(w, 5);
+	close_memory(w, &m);
+}
+
+TEST(errors_of_signals_stay)
+{
+#ifndef __SANITIZE_THREAD__
+	run_world(2, true, unwritable);
+#endif
+}
+
+/* ---- memory that is taken back ---- */
+
+/* The answer to a get would be written to memory that is not this rank's any more: so the communicator fails, and that is all. */
+static void drop_destination(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	struct rma_request *q;
+	struct memory m;
+	int culprit;
+
+	open_memory(w, c, &m);
+	rma_world_meet(w, c, 1);
+	if (rank == 0) {
+		CHECK_OK(rma_get(c, (struct rma_to){1, 0}, (struct rma_place){m.target_number, 0},
+				 (struct rma_place){m.source_number, 0}, ROOM, &q));
+		CHECK_OK(rma_progress(c)); /* it leaves */
+		CHECK_OK(rma_deregister(c, m.source_number));
+		put_memory(w, m.source);
+		m.source = NULL;
+		CHECK_EQ(rma_error(c, &culprit, NULL), GANTRY_ERR_USAGE);
+		CHECK_EQ(culprit, 0);
+	} else {
+		UNTIL(rma_progress(c) != GANTRY_OK);
+		rma_error(c, &culprit, NULL);
+		CHECK_EQ(culprit, 0);
+	}
+	if (m.source)
+		put_memory(w, m.source);
+	put_memory(w, m.target);
+	put_memory(w, m.words);
+}
+
+TEST(destinations_of_gets_are_in_use)
+{
+	run_world(2, false, drop_destination);
+	run_world(2, true, drop_destination);
+}
+
+/* An operation is over when its copies are in the device's queue. Memory that is deregistered then, and buffers of the communicator, are
+ * written and read until they have been made. */
+static void drop_target(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	struct rma_counts counts = {0};
+	struct rma_request *q;
+	struct memory m;
+
+	open_memory(w, c, &m);
+	rma_world_meet(w, c, 1);
+	if (rank == 1) {
+		const struct rma_signal s = {{m.words_number, 0}, 1};
+
+		CHECK_OK(rma_put(c, (struct rma_to){0, 0}, (struct rma_place){m.source_number, 0},
+				 (struct rma_place){m.target_number, 0}, (uint64_t)PUTS * ROOM, &s, &q));
+		rma_world_finish(c, q);
+		UNTIL(rma_progress(c) == GANTRY_OK && load_seq(&w->came) >= 100);
+	}
+	while (rank == 0 && !counts.applied) {
+		CHECK_OK(rma_progress(c));
+		rma_counts(c, &counts);
+	}
+	if (rank == 0 && *(bool *)w->user)
+		CHECK_OK(rma_deregister(c, m.target_number));
+	if (rank == 0)
+		fetch_add_seq(&w->came, 100);
+	if (rank == 1 || *(bool *)w->user)
+		close_memory(w, &m); /* else the buffers are the first to go */
+}
+
+TEST(copies_end_before_memory_goes)
+{
+	for (int i = 0; i < 10; i++) {
+		bool deregisters = i % 2;
+		struct rma_world w = {.n = 2, .staged = true, .body = drop_target, .user = &deregisters};
+
+		rma_world_run(&w);
+	}
+}
+
 /* ---- what others see ---- */
 
 /* Rank 1 does nothing for a while: the get that rank 0 waits for is in a report, once. Idle receives are in none. */

@@ -149,8 +149,12 @@ void rma_request_done(struct rma_request *q)
 	ASSERT(!q->done);
 	gantry_list_remove(&q->open);
 	q->done = true;
-	if (q->answer)
-		put_request(q);
+	if (q->head.what == RMA_GET && q->peer->end)
+		rma_tx_answered(q->peer);
+	if (!q->answer)
+		return;
+	q->peer->tx.answers--;
+	put_request(q);
 }
 
 gantry_result rma_op_get(struct rma_comm *c, struct rma_op **ret)
@@ -559,6 +563,7 @@ static struct rma_comm *make_comm(const struct rma_config *config) UNCHECKED
 		gantry_list_init(&peers[i].open);
 		gantry_list_init(&peers[i].tx.waiting);
 		gantry_list_init(&peers[i].tx.bulk);
+		gantry_list_init(&peers[i].tx.held);
 	}
 	return c;
 }

@@ -4,7 +4,8 @@
  *
  * A request on its way out, to a peer:
  *
- *   waiting ──head in a slot──> [bulk: its pieces, up to RMA_PIECES_OUT of them at a time] ──> done
+ *   [held: a get, while RMA_GETS_OUT of them are not answered] ──> waiting ──head in a slot──> [bulk: its pieces, up to
+ *   RMA_PIECES_OUT of them at a time] ──> done
  *
  * An operation that comes in, from a peer:
  *
@@ -34,8 +35,11 @@ enum {
 	RMA_HEADS_IN = 32, /* receives that wait for one peer */
 	RMA_PIECES_IN = 8,
 	RMA_OPS_MOST = 4096, /* of one peer that are not over: then its heads wait */
-	RMA_STAGES = 8,	     /* pieces of device memory in each direction, of all peers; see rma_rx.c */
-	RMA_IDLE_PEERS = 8,  /* that a call of progress looks at although nothing is under way with them */
+	RMA_GETS_OUT = 256,  /* of this rank that a peer has not answered; further ones wait here */
+	/* A get may be over at its rank while the last pieces of the answer still count as on their way here. */
+	RMA_ANSWERS_MOST = RMA_GETS_OUT + RMA_PIECES_OUT,
+	RMA_STAGES = 8,	    /* pieces of device memory in each direction, of all peers; see rma_rx.c */
+	RMA_IDLE_PEERS = 8, /* that a call of progress looks at although nothing is under way with them */
 };
 #define RMA_MESSAGE (RMA_HEADER + RMA_INLINE)
 
@@ -96,6 +100,8 @@ struct rma_piece_out {
 
 struct rma_tx {
 	struct gantry_list waiting, bulk; /* requests */
+	struct gantry_list held;	  /* gets, which wait for answers to earlier ones */
+	uint32_t gets, answers;		  /* gets that are not held nor answered; answers that are not done */
 	struct rma_head_out heads[RMA_HEADS_OUT];
 	uint64_t heads_filled, heads_sent, heads_over;
 	struct rma_piece_out pieces[RMA_PIECES_OUT];
@@ -280,6 +286,7 @@ void rma_mapped_free(struct rma_comm *c, void *p);
 
 /* rma_tx.c */
 void rma_tx_queue(struct rma_request *q) REQUIRES(rma_mu); /* its head is filled in */
+void rma_tx_answered(struct rma_peer *p) REQUIRES(rma_mu); /* a get of this rank */
 gantry_result rma_tx_begin(struct rma_comm *c, struct rma_peer *p)
 	REQUIRES(rma_mu); /* what is queued, as far as there is room */
 gantry_result rma_tx_progress(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu);

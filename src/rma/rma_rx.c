@@ -326,7 +326,11 @@ static gantry_result answer(struct rma_comm *c, struct rma_peer *p, const struct
 {
 	struct rma_request *q;
 
+	if (p->tx.answers == RMA_ANSWERS_MOST)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %u sent more than %d gets without taking the answers", p->rank,
+			 RMA_GETS_OUT);
 	TRY_NOW(rma_request_get(c, p, &q));
+	p->tx.answers++;
 	q->answer = true;
 	q->head = (struct rma_header){
 		.what = RMA_REPLY, .context = op->head.context, .bytes = op->head.bytes, .id = op->head.id};

@@ -9,15 +9,34 @@
 #include "base/log.h"
 #include "rma/rma_priv.h"
 
-void rma_tx_queue(struct rma_request *q)
-{
-	q->since = gantry_now_ns();
-	gantry_list_append(&q->peer->tx.waiting, &q->queue);
-}
-
 static struct rma_request *first_of(struct gantry_list *list)
 {
 	return gantry_list_empty(list) ? NULL : gantry_container(list->next, struct rma_request, queue);
+}
+
+/* Gets ask for memory at the peer, so there are not too many of them. They wait in a list of their own: answers must pass them. */
+void rma_tx_queue(struct rma_request *q)
+{
+	struct rma_tx *tx = &q->peer->tx;
+	const bool get = q->head.what == RMA_GET && q->peer->end;
+	const bool held = get && tx->gets == RMA_GETS_OUT;
+
+	q->since = gantry_now_ns();
+	gantry_list_append(held ? &tx->held : &tx->waiting, &q->queue);
+	tx->gets += get && !held;
+}
+
+void rma_tx_answered(struct rma_peer *p)
+{
+	struct rma_tx *tx = &p->tx;
+	struct rma_request *next = first_of(&tx->held);
+
+	ASSERT(tx->gets);
+	tx->gets -= !next;
+	if (!next)
+		return;
+	gantry_list_remove(&next->queue);
+	gantry_list_append(&tx->waiting, &next->queue);
 }
 
 static gantry_result is_sent(void **net)

@@ -26,8 +26,9 @@ struct rma_world {
 	struct gantry_device *device;
 	gantry_result opened[RMA_WORLD_MOST];
 	char why[RMA_WORLD_MOST][512];
-	uint32_t absent; /* ranks that do not come: a bit each */
-	uint64_t came;	 /* rma_world_meet */
+	uint32_t absent;	   /* ranks that do not come: a bit each */
+	void *(*instead)(void *w); /* what they do; NULL: nothing */
+	uint64_t came;		   /* rma_world_meet */
 };
 
 struct rma_world_rank {
@@ -52,7 +53,7 @@ static inline void *rma_world_main(void *arg)
 				    .staged = w->staged};
 
 	if (w->absent >> r->rank & 1)
-		return NULL;
+		return w->instead ? w->instead(w) : NULL;
 	for (uint32_t i = 0; i < w->n; i++)
 		handles[i] = w->handles[i];
 	w->opened[r->rank] = rma_open(&config, &c);

@@ -3,6 +3,7 @@
  * Remote memory access among ranks in threads of this process: every byte and every signal of random puts and gets, in host memory and
  * in memory that only the device's copy queues reach; what is wrong, and ranks that are missing or go.
  */
+#include "rma/rma_wire.h"
 #include "rma_world.h"
 
 enum { ROUNDS = SANITIZED ? 4 : 10, ROOM = 3 << 20, CONTEXTS = 3, PUTS = 4 };
@@ -258,6 +259,131 @@ TEST(gets_and_flushes)
 	for (uint32_t n = 1; n <= 3; n++)
 		for (int staged = 0; staged < 2; staged++)
 			run_world(n, staged, gets);
+}
+
+enum { GETS = SANITIZED ? 1500 : 5000 };
+
+/* All ranks ask all others for more than may be under way, in both sizes, at the same time: none waits for another for ever. */
+static void many_gets(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	struct rma_request *q[GETS];
+	struct memory m;
+	int done = 0;
+
+	open_memory(w, c, &m);
+	for (size_t i = 0; i < m.target_size; i++)
+		m.target[i] = byte_of(0, rank, 0, 0, i);
+	rma_world_meet(w, c, 1);
+	for (uint32_t i = 0; i < GETS; i++) {
+		const uint64_t at = i % 100 * 8000, bytes = i % 3 ? 100 : 7000;
+
+		CHECK_OK(rma_get(c, (struct rma_to){(rank + 1 + i % (w->n - 1)) % w->n, i % CONTEXTS},
+				 (struct rma_place){m.target_number, at}, (struct rma_place){m.source_number, at},
+				 bytes, &q[i]));
+	}
+	for (uint32_t i = GETS; i--;) /* the last first */
+		for (done = 0; !done;) {
+			CHECK_OK(rma_test(q[i], &done));
+			CHECK_OK(rma_progress(c));
+		}
+	for (uint32_t i = GETS - 300; i < GETS; i++) {
+		const uint64_t at = i % 100 * 8000;
+		bool mine = false;
+
+		for (uint32_t from = 0; from < w->n; from++)
+			mine |= from != rank && m.source[at + 50] == byte_of(0, from, 0, 0, at + 50);
+		CHECK(mine);
+	}
+	rma_world_meet(w, c, 2);
+	close_memory(w, &m);
+}
+
+TEST(more_gets_than_may_be_under_way)
+{
+	for (uint32_t n = 2; n <= 3; n++)
+		for (int staged = 0; staged < 2; staged++)
+			run_world(n, staged, many_gets);
+}
+
+/* A rank by hand: its connections, and a hello on the one that it makes. */
+struct liar {
+	struct rma_world *w;
+	void *out, *in;
+};
+
+#define NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
+
+static void lie(struct liar *l, void *data, size_t size)
+{
+	void *q = NULL;
+	int done = 0;
+
+	WAIT_WHILE (!q)
+		if (NET(isend, l->out, data, size, 0, NULL, &q) != GANTRY_OK)
+			return;
+	WAIT_WHILE (!done)
+		if (NET(test, q, &done, NULL) != GANTRY_OK)
+			return;
+}
+
+static void connect_liar(struct liar *l)
+{
+	struct gantry_net_device_handle *none = NULL;
+	uint64_t job = 0xcbf29ce484222325u;
+	uint8_t hello[RMA_HEADER];
+
+	for (uint32_t i = 0; i < l->w->n; i++)
+		for (size_t k = 0; k < GANTRY_NET_HANDLE_SIZE; k++)
+			job = (job ^ l->w->handles[i][k]) * 0x100000001b3u;
+	CHECK_OK(NET(take_handle, l->w->handles[0]));
+	WAIT_WHILE (!l->out || !l->in) {
+		if (!l->out)
+			CHECK_OK(NET(connect, l->w->ctx[1], 0, l->w->handles[0], &l->out, &none));
+		if (!l->in)
+			CHECK_OK(NET(accept, l->w->listen[1], &l->in, &none));
+	}
+	rma_hello_encode(job, l->w->n, 1, hello);
+	lie(l, hello, sizeof(hello));
+}
+
+static void *ask_for_ever(void *arg)
+{
+	const struct rma_header get = {.what = RMA_GET, .at = {1, 0}, .bytes = 100000, .id = 7};
+	struct liar l = {.w = arg};
+	uint8_t head[RMA_HEADER];
+
+	connect_liar(&l);
+	rma_encode(&get, head);
+	for (int i = 0; i < 3000 && !load_seq(&l.w->came); i++)
+		lie(&l, head, sizeof(head));
+	UNTIL(load_seq(&l.w->came));
+	NET(close_send, l.out);
+	NET(close_recv, l.in);
+	return NULL;
+}
+
+static void answer_too_often(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	static uint8_t memory[100000];
+	const char *text;
+	uint32_t number;
+	int culprit;
+
+	(void)rank;
+	CHECK_OK(rma_register(c, memory, sizeof(memory), RMA_HOST, &number));
+	UNTIL(rma_progress(c) != GANTRY_OK);
+	CHECK_EQ(rma_error(c, &culprit, &text), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(culprit, 1);
+	CHECK_HAS(text, "rank 1 sent more than 256 gets without taking the answers");
+	store_seq(&w->came, 1);
+}
+
+TEST(answers_are_bounded)
+{
+	struct rma_world w = {.n = 2, .body = answer_too_often, .absent = 1 << 1, .instead = ask_for_ever};
+
+	rma_world_run(&w);
+	CHECK_OK(w.opened[0]);
 }
 
 /* A flush is done when what was asked for before it is, and not before; what comes later, or in another context, does not matter. */

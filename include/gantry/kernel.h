@@ -59,10 +59,10 @@ struct gantry_gin_config {
 /* By all ranks, at the same place among their calls on the communicator. It ends before the communicator is destroyed. */
 GANTRY_API gantry_result gantry_gin_open(struct gantry_comm *comm, const struct gantry_gin_config *config,
 					 struct gantry_gin **ret_queues);
-/* By each rank, when its kernels have ended and nothing more is put to it. NULL is fine. */
+/* By each rank, when its kernels have ended and nothing more is put to it. NULL is fine; after the communicator's end it only frees. */
 GANTRY_API void gantry_gin_close(struct gantry_gin *q);
 /* By all ranks, in the same order; sizes may differ. The number is the same on all ranks, and in force when it returns. Memory of the
- * communicator's device, or host memory. */
+ * communicator's device, or host memory. If it fails on one rank it fails on all, and nothing is registered. */
 GANTRY_API gantry_result gantry_gin_register(struct gantry_gin *q, void *ptr, size_t size, uint32_t *ret_memory);
 /* By each rank: nothing is put there any more. */
 GANTRY_API gantry_result gantry_gin_deregister(struct gantry_gin *q, uint32_t memory);
@@ -85,7 +85,7 @@ struct gantry_gin_view {
 	struct gantry_gin_request *queue; /* `depth` of each */
 	uint64_t *taken;		  /* places that kernels have taken */
 	const uint64_t *done;		  /* requests whose source may be used again */
-	uint64_t *signal;		  /* and behind them the words of barriers */
+	uint64_t *signal;		  /* and behind them the words of barriers: [barrier][rank] */
 	const uint64_t *counter;
 	uint64_t *epoch; /* of each barrier: how often this rank has come */
 	const uint32_t *stop;
@@ -221,16 +221,23 @@ GANTRY_FN int gantry_gin_flush(const struct gantry_gin_view *v, uint32_t context
 	return 0;
 }
 
-/* Until all ranks have come to it as often as this one. One thread of each rank calls it; what was put in the context is visible after it. */
+/*
+ * Until all ranks have come to it as often as this one. One thread of each rank calls it; what was put in the context is visible after it.
+ * A word for each rank: a rank may come for the next time before another one's signal has arrived here, behind that rank's data.
+ */
 GANTRY_FN int gantry_gin_barrier(const struct gantry_gin_view *v, uint32_t context, uint32_t barrier)
 {
 	const uint64_t epoch = gantry_gin_add(&v->epoch[barrier], 1) + 1;
+	const uint32_t first = v->signals + barrier * v->ranks;
 	uint32_t peer;
 
 	for (peer = 0; peer < v->ranks; peer++)
-		if (peer != v->rank && gantry_gin_signal(v, context, peer, v->signals + barrier, 1))
+		if (peer != v->rank && gantry_gin_signal(v, context, peer, first + v->rank, 1))
 			return 1;
-	return gantry_gin_await(v, &v->signal[v->signals + barrier], epoch * (v->ranks - 1));
+	for (peer = 0; peer < v->ranks; peer++)
+		if (peer != v->rank && gantry_gin_await(v, &v->signal[first + peer], epoch))
+			return 1;
+	return 0;
 }
 
 #ifdef __cplusplus

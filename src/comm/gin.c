@@ -13,12 +13,14 @@
 #include <string.h>
 
 #include "base/atomic.h"
+#include "base/clock.h"
 #include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "gantry/kernel.h"
+#include "inet/loop.h"
 #include "net/net.h"
 #include "rma/rma.h"
 
@@ -39,15 +41,23 @@ struct gin_queue {
 	uint64_t begun, over;
 };
 
+/* What a rank offers when it opens or registers. */
+struct gin_offer {
+	uint32_t result;   /* gantry_result */
+	uint32_t sizes[6]; /* the same on all ranks */
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+};
+
 struct gantry_gin {
-	struct gantry_list node; /* of the communicator */
-	struct gantry_comm *comm;
+	struct gantry_list node;     /* of the communicator */
+	struct gantry_comm *comm;    /* borrowed; NULL: it has ended, and all but this struct with it */
 	struct gantry_gin_view view; /* with the device's pointers */
 	void *block;		     /* owned: mapped memory of all below */
 	struct gantry_gin_request *queue;
 	uint64_t *taken, *done, *counter, *signal;
 	uint32_t *stop;
 	struct gin_queue *queues; /* owned: [context][rank] */
+	struct gin_offer *offers; /* owned: of all ranks */
 	struct rma_comm *rma;	  /* owned */
 	void *ctx;		  /* owned: the network's */
 	pthread_t thread;
@@ -114,13 +124,23 @@ static bool serve_all(struct gantry_gin *k, gantry_result *ret_result)
 	return moved;
 }
 
-/* All that kernels have asked for is over here. */
-static bool is_drained(const struct gantry_gin *k)
+/*
+ * All that kernels have asked for is over here. A kernel that was ended by force may have taken a place and asked for nothing: when
+ * nothing else is under way, and has not been for `idle` ns, that is given up.
+ */
+static bool is_drained(const struct gantry_gin *k, uint64_t idle)
 {
-	for (size_t i = 0; i < (size_t)k->view.contexts * k->view.ranks; i++)
-		if (load_acquire(&k->taken[i]) != k->queues[i].over)
+	bool holes = false;
+
+	for (size_t i = 0; i < (size_t)k->view.contexts * k->view.ranks; i++) {
+		if (k->queues[i].begun != k->queues[i].over)
 			return false;
-	return true;
+		holes |= load_acquire(&k->taken[i]) != k->queues[i].over;
+	}
+	if (holes && idle >= gantry_params()->timeout)
+		LOG_WARN(COMM, "rank %d: gantry_gin_close: a kernel ended while it was writing a request",
+			 k->comm->rank);
+	return !holes || idle >= gantry_params()->timeout;
 }
 
 static void *serve_main(void *arg)
@@ -129,17 +149,23 @@ static void *serve_main(void *arg)
 	gantry_result r = GANTRY_OK;
 	struct gantry_waiter wait;
 	const char *text = "";
+	uint64_t idle_since = 0; /* while it closes */
 	uint32_t ends;
 	int rank = -1;
 
 	gantry_waiter_init(&wait, NULL);
 	while (r == GANTRY_OK && !load_seq(&k->comm->life.stop)) {
 		ends = load_seq(&k->ends); /* then what kernels have asked for before it is in the queues */
-		if (serve_all(k, &r))
+		if (serve_all(k, &r)) {
 			gantry_waiter_done(&wait);
-		else if (ends && is_drained(k))
+			idle_since = 0;
+			continue;
+		}
+		if (ends && !idle_since)
+			idle_since = gantry_now_ns();
+		if (ends && is_drained(k, gantry_now_ns() - idle_since))
 			break;
-		else if (r == GANTRY_OK)
+		if (r == GANTRY_OK)
 			gantry_waiter_idle(&wait, SLEEP_NS);
 	}
 	gantry_waiter_done(&wait);
@@ -178,13 +204,18 @@ static gantry_result choose_sizes(const struct gantry_gin_config *config, struct
 	return GANTRY_OK;
 }
 
+/* Those that kernels name, then those of barriers: [barrier][rank]. */
+static size_t signals_of(const struct gantry_gin_view *v)
+{
+	return v->signals + (size_t)v->barriers * v->ranks;
+}
+
 /* One block, in which the CPU writes and kernels read and write; nothing of it is far from either. */
 static gantry_result make_block(struct gantry_gin *k)
 {
 	struct gantry_device *d = k->comm->device;
 	struct gantry_gin_view *v = &k->view;
-	const size_t n = (size_t)v->contexts * v->ranks,
-		     words = n * 2 + v->signals + v->counters + 2 * (size_t)v->barriers;
+	const size_t n = (size_t)v->contexts * v->ranks, words = n * 2 + signals_of(v) + v->counters + v->barriers;
 	const size_t queues = n * v->depth * sizeof(*k->queue);
 	void *host = NULL, *dev = NULL;
 	uint64_t *at_host, *at_dev;
@@ -204,9 +235,9 @@ static gantry_result make_block(struct gantry_gin *k)
 	v->done = at_dev + n;
 	k->signal = k->done + n;
 	v->signal = at_dev + 2 * n;
-	k->counter = k->signal + v->signals + v->barriers;
-	v->counter = v->signal + v->signals + v->barriers;
-	v->epoch = v->signal + v->signals + v->barriers + v->counters;
+	k->counter = k->signal + signals_of(v);
+	v->counter = v->signal + signals_of(v);
+	v->epoch = v->signal + signals_of(v) + v->counters;
 	return GANTRY_OK;
 }
 
@@ -225,43 +256,45 @@ static gantry_result make_queues(struct gantry_gin *k)
 	return GANTRY_OK;
 }
 
-/* What a rank offers when it opens or registers. */
-struct gin_offer {
-	uint32_t result;   /* gantry_result */
-	uint32_t sizes[6]; /* the same on all ranks */
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-};
-
-/* Whatever fails on one rank fails on all. */
-static gantry_result exchange_offers(struct gantry_comm *comm, const char *what, const struct gin_offer *mine,
-				     struct gin_offer *all)
+/* Whatever fails on one rank fails on all; on that rank with its own error. */
+static gantry_result exchange_offers(struct gantry_gin *k, const char *what, const struct gin_offer *mine)
 {
-	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
-	for (int i = 0; i < comm->nranks; i++) {
-		if (all[i].result != GANTRY_OK && i != comm->rank)
+	struct gantry_comm *comm = k->comm;
+	const struct gin_offer *all = k->offers;
+	char why[256];
+
+	snprintf(why, sizeof(why), "%s", gantry_last_error());
+	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), k->offers));
+	if (mine->result != GANTRY_OK)
+		gantry_set_last_error(why);
+	for (int i = 0; i < comm->nranks && mine->result == GANTRY_OK; i++)
+		if (all[i].result != GANTRY_OK)
 			FAIL_NOW(all[i].result < GANTRY_RESULT_COUNT ? (gantry_result)all[i].result
 								     : GANTRY_ERR_PROTOCOL,
 				 "%s failed on rank %d (%s): %s", what, i, comm->infos[i].host_name,
 				 gantry_result_text((gantry_result)all[i].result));
+	for (int i = 0; i < comm->nranks && mine->result == GANTRY_OK; i++)
 		if (memcmp(all[i].sizes, mine->sizes, sizeof(mine->sizes)) != 0)
 			FAIL_NOW(GANTRY_ERR_USAGE, "%s: rank %d and rank %d have different sizes", what, comm->rank, i);
-	}
 	return (gantry_result)mine->result;
 }
 
-static gantry_result listen_for(struct gantry_gin *k, void **ret_listen, struct gin_offer *mine)
+static gantry_result listen_for(struct gantry_gin *k, const struct gantry_gin_config *config, void **ret_listen,
+				struct gin_offer *mine)
 {
 	/* Receives wait for messages at all times: ranks that close at the end are no error. */
-	const struct gantry_net_config config = {
+	const struct gantry_net_config net = {
 		.traffic_class = GANTRY_NET_UNDEF, .standing_receives = 1, .device = k->comm->device};
 
+	TRY_NOW(choose_sizes(config, &k->view));
+	memcpy(mine->sizes, &k->view.contexts, sizeof(mine->sizes));
 	TRY_NOW(make_block(k));
 	TRY_NOW(make_queues(k));
-	TRY_NOW(GIN_NET(init, 0, &config, &k->ctx));
+	TRY_NOW(GIN_NET(init, 0, &net, &k->ctx));
 	return GIN_NET(listen, k->ctx, 0, mine->handle, ret_listen);
 }
 
-static gantry_result connect_queues(struct gantry_gin *k, void *listen, const struct gin_offer *all)
+static gantry_result connect_queues(struct gantry_gin *k, void *listen)
 {
 	struct gantry_comm *comm = k->comm;
 	gantry_result r = GANTRY_OK;
@@ -278,12 +311,13 @@ static gantry_result connect_queues(struct gantry_gin *k, void *listen, const st
 	if (!handles)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
 	for (int i = 0; i < comm->nranks; i++)
-		handles[i] = all[i].handle;
+		handles[i] = k->offers[i].handle;
 	config.handles = handles;
 	TRY(rma_open(&config, &k->rma));
-	TRY(rma_register(k->rma, k->signal, (k->view.signals + k->view.barriers) * sizeof(uint64_t), RMA_HOST,
-			 &number));
+	TRY(rma_register(k->rma, k->signal, signals_of(&k->view) * sizeof(uint64_t), RMA_HOST, &number));
 	ASSERT(number == SIGNAL_MEMORY);
+	TRY(gantry_thread_start("gantry-kernels", serve_main, k, &k->thread));
+	k->has_thread = true;
 out:
 	free(handles);
 	return r;
@@ -303,22 +337,21 @@ static void free_queues(struct gantry_gin *k, bool kernels_run)
 	for (size_t i = 0; k->queues && i < (size_t)k->view.contexts * k->view.ranks; i++)
 		free(k->queues[i].requests);
 	free(k->queues);
+	free(k->offers);
 	if (k->block && !kernels_run)
 		d->ops->free_mapped(d, k->block);
-	free(k);
 }
 
-static gantry_result open_queues(struct gantry_gin *k, struct gin_offer *mine, struct gin_offer *all)
+static gantry_result open_queues(struct gantry_gin *k, const struct gantry_gin_config *config)
 {
 	gantry_result r;
+	struct gin_offer mine = {0};
 	void *listen = NULL;
 
-	mine->result = listen_for(k, &listen, mine);
-	TRY(exchange_offers(k->comm, "gantry_gin_open", mine, all));
-	mine->result = connect_queues(k, listen, all);
-	TRY(exchange_offers(k->comm, "gantry_gin_open", mine, all)); /* all are registered before the first put */
-	TRY(gantry_thread_start("gantry-kernels", serve_main, k, &k->thread));
-	k->has_thread = true;
+	mine.result = listen_for(k, config, &listen, &mine);
+	TRY(exchange_offers(k, "gantry_gin_open", &mine));
+	mine.result = connect_queues(k, listen);
+	TRY(exchange_offers(k, "gantry_gin_open", &mine)); /* all are registered before the first put */
 out:
 	if (listen)
 		GIN_NET(close_listen, listen);
@@ -330,38 +363,40 @@ gantry_result gantry_gin_open(struct gantry_comm *comm, const struct gantry_gin_
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_gin *k = NULL;
-	struct gin_offer mine = {0}, *all = NULL;
 
 	if (!comm || !ret_queues)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_open: comm or ret_queues is NULL");
 	TRY_NOW(comm_ready(comm, "gantry_gin_open"));
 	k = calloc(1, sizeof(*k));
-	all = calloc((size_t)comm->nranks, sizeof(*all));
-	if (!k || !all)
+	if (!k)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the queues of kernels");
 	gantry_list_init(&k->node);
 	k->comm = comm;
 	k->view.rank = (uint32_t)comm->rank;
 	k->view.ranks = (uint32_t)comm->nranks;
-	TRY(choose_sizes(config, &k->view));
-	memcpy(mine.sizes, &k->view.contexts, sizeof(mine.sizes));
-	TRY(open_queues(k, &mine, all));
+	k->offers = calloc((size_t)comm->nranks, sizeof(*k->offers));
+	if (!k->offers)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the queues of kernels");
+	TRY(open_queues(k, config));
 	gantry_list_append(&comm->gins, &k->node);
 	*ret_queues = k;
 	k = NULL;
 out:
 	if (k)
 		free_queues(k, false);
-	free(all);
+	free(k);
 	return r;
 }
 
 void gantry_gin_close(struct gantry_gin *k)
 {
-	if (!k)
+	if (!k || (k->comm && inet_forked(k->comm->life.forks))) /* its thread is in another process */
 		return;
-	gantry_list_remove(&k->node);
-	free_queues(k, false);
+	if (k->comm) {
+		gantry_list_remove(&k->node);
+		free_queues(k, false);
+	}
+	free(k);
 }
 
 void comm_gin_stop(struct gantry_comm *comm)
@@ -373,47 +408,67 @@ void comm_gin_stop(struct gantry_comm *comm)
 			 comm->rank);
 		gantry_list_remove(&k->node);
 		free_queues(k, true);
+		k->comm = NULL;
 	}
 }
 
 /* ---- calls ---- */
 
+static gantry_result register_mine(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
+{
+	struct gantry_device *d = k->comm->device;
+	struct gantry_mem_info info = {0};
+
+	if (!ptr || !size)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: invalid buffer (%zu bytes at %p)", size, ptr);
+	TRY_NOW(d->ops->pointer(d, ptr, &info));
+	return rma_register(k->rma, ptr, size, info.kind == GANTRY_MEM_DEVICE ? RMA_DEVICE : RMA_HOST, ret_memory);
+}
+
+static gantry_result check_open(const struct gantry_gin *k, const char *what)
+{
+	if (!k)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: queues is NULL", what);
+	if (!k->comm)
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator has ended", what);
+	return GANTRY_OK;
+}
+
 gantry_result gantry_gin_register(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
 {
-	gantry_result r = GANTRY_OK;
-	struct gin_offer mine = {0}, *all;
-	struct gantry_mem_info info = {0};
-	struct gantry_device *d;
+	struct gin_offer mine = {0};
+	uint32_t number = 0;
+	gantry_result r;
 
-	if (!k || !ret_memory || !ptr || !size)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: invalid buffer (%zu bytes at %p)", size, ptr);
-	d = k->comm->device;
+	TRY_NOW(check_open(k, "gantry_gin_register"));
+	if (!ret_memory)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: ret_memory is NULL");
 	TRY_NOW(comm_ready(k->comm, "gantry_gin_register"));
-	all = calloc((size_t)k->comm->nranks, sizeof(*all));
-	if (!all)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d ranks", k->comm->nranks);
-	mine.result = d->ops->pointer(d, ptr, &info);
-	if (mine.result == GANTRY_OK)
-		mine.result = rma_register(k->rma, ptr, size, info.kind == GANTRY_MEM_DEVICE ? RMA_DEVICE : RMA_HOST,
-					   ret_memory);
-	mine.sizes[0] = *ret_memory;
-	TRY(exchange_offers(k->comm, "gantry_gin_register", &mine, all));
-out:
-	free(all);
+	mine.result = register_mine(k, ptr, size, &number);
+	if (mine.result != GANTRY_OK)
+		rma_register_nothing(k->rma, &number); /* numbers stay the same on all ranks */
+	mine.sizes[0] = number;
+	r = exchange_offers(k, "gantry_gin_register", &mine);
+	if (r == GANTRY_OK)
+		*ret_memory = number;
+	else if (mine.result == GANTRY_OK)
+		rma_deregister(k->rma, number);
 	return r;
 }
 
 gantry_result gantry_gin_deregister(struct gantry_gin *k, uint32_t memory)
 {
-	if (!k || memory <= SIGNAL_MEMORY)
+	TRY_NOW(check_open(k, "gantry_gin_deregister"));
+	if (memory <= SIGNAL_MEMORY)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_deregister: memory %u is not registered", memory);
 	return rma_deregister(k->rma, memory);
 }
 
 gantry_result gantry_gin_view(const struct gantry_gin *k, struct gantry_gin_view *ret_view)
 {
-	if (!k || !ret_view)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_view: queues or ret_view is NULL");
+	TRY_NOW(check_open(k, "gantry_gin_view"));
+	if (!ret_view)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_view: ret_view is NULL");
 	*ret_view = k->view;
 	return GANTRY_OK;
 }

@@ -56,6 +56,8 @@ void rma_close(struct rma_comm *c);
 
 /* By all ranks, in the same order. Numbers count from 1 and are not used again. */
 gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma_kind kind, uint32_t *ret_number);
+/* By a rank that cannot register what others do: the number names no memory here. */
+gantry_result rma_register_nothing(struct rma_comm *c, uint32_t *ret_number);
 /*
  * By each rank when it likes: what comes for it later is an error, as is what is under way. Waits until the network has no
  * part of answers from there any more. The memory is the user's again when it returns, or after rma_close.

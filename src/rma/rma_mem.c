@@ -9,14 +9,11 @@
 #include "base/log.h"
 #include "rma/rma_priv.h"
 
-gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma_kind kind, uint32_t *ret_number)
+static gantry_result add_memory(struct rma_comm *c, const struct rma_memory *m, uint32_t *ret_number)
 {
 	gantry_result r = GANTRY_OK;
 	struct rma_memory *grown;
 
-	if (!base || !size || (kind == RMA_DEVICE && !c->device))
-		FAIL_NOW(GANTRY_ERR_INVALID, "cannot register %zu bytes at %p%s", size, base,
-			 kind == RMA_DEVICE && !c->device ? ": there is no device" : "");
 	rma_mu_lock(&c->mu);
 	if (c->memory.count == RMA_MEMORIES_MAX)
 		FAIL(GANTRY_ERR_LIMIT, "more than %d registrations", RMA_MEMORIES_MAX);
@@ -29,12 +26,28 @@ gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma
 		c->memory.all = grown;
 		c->memory.room = room;
 	}
-	c->memory.all[c->memory.count++] =
-		(struct rma_memory){.base = base, .size = size, .device = kind == RMA_DEVICE && rma_copies(c)};
+	c->memory.all[c->memory.count++] = *m;
 	*ret_number = c->memory.count;
 out:
 	rma_mu_unlock(&c->mu);
 	return r;
+}
+
+gantry_result rma_register(struct rma_comm *c, void *base, size_t size, enum rma_kind kind, uint32_t *ret_number)
+{
+	const struct rma_memory m = {.base = base, .size = size, .device = kind == RMA_DEVICE && rma_copies(c)};
+
+	if (!base || !size || (kind == RMA_DEVICE && !c->device))
+		FAIL_NOW(GANTRY_ERR_INVALID, "cannot register %zu bytes at %p%s", size, base,
+			 kind == RMA_DEVICE && !c->device ? ": there is no device" : "");
+	return add_memory(c, &m, ret_number);
+}
+
+gantry_result rma_register_nothing(struct rma_comm *c, uint32_t *ret_number)
+{
+	const struct rma_memory none = {0};
+
+	return add_memory(c, &none, ret_number);
 }
 
 static bool lies_in(const struct rma_memory *m, const char *at)

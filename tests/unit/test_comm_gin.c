@@ -150,7 +150,7 @@ static void check_words(struct side *s)
 }
 
 static void put_all(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
-		 struct gantry_stream *stream)
+		    struct gantry_stream *stream)
 {
 	struct side s;
 	uint64_t sum;
@@ -178,6 +178,50 @@ TEST(kernels_put_and_signal)
 		CASE("%d ranks", n);
 		world_threads(&w, NULL);
 	}
+}
+
+/* ---- barriers ---- */
+
+enum { SLOW = 96 << 20 };
+
+/* Rank 1 puts much to rank 2 before it comes. Rank 0 comes a second time meanwhile: that is no reason for rank 2 to go on. */
+static void barriers(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		     struct gantry_stream *stream)
+{
+	struct gantry_gin_view v;
+	struct gantry_gin *gin;
+	uint32_t memory;
+	void *p;
+
+	(void)w, (void)stream;
+	CHECK_OK(gantry_gin_open(comm, NULL, &gin));
+	CHECK_OK(gantry_gin_view(gin, &v));
+	CHECK_OK(gantry_mem_alloc(dev, SLOW, &p));
+	CHECK_OK(gantry_gin_register(gin, p, SLOW, &memory));
+	for (uint32_t round = 1; round <= 3; round++) {
+		const struct gantry_gin_place at = {memory, 0};
+
+		memset(p, rank == 1 ? (int)round : 0, SLOW);
+		CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+		CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+		if (rank == 1)
+			CHECK_EQ(gantry_gin_put(&v, 0, 2, at, at, SLOW, GANTRY_GIN_NONE), 0);
+		CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+		if (rank == 2)
+			CHECK_EQ(((const uint8_t *)p)[SLOW - 1], round);
+		CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+		CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+	}
+	gantry_gin_close(gin);
+	CHECK_OK(gantry_mem_free(dev, p));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(barriers_wait_for_each_rank)
+{
+	struct world w = {.nranks = 3, .body = barriers};
+
+	world_threads(&w, NULL);
 }
 
 /* ---- ends ---- */
@@ -254,6 +298,85 @@ static void refused(struct world *w, int rank, struct gantry_comm *comm, struct 
 	gantry_gin_close(NULL);
 	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
 	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+/* One rank does it wrong: all learn it, none waits for ever, and what they do next works. */
+static void one_is_wrong(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			 struct gantry_stream *stream)
+{
+	struct gantry_gin_config config = {.struct_size = sizeof(config), .depth = rank == 1 ? 6 : 8};
+	struct gantry_gin *gin = NULL;
+	struct gantry_gin_view v;
+	uint32_t memory = 77, last;
+	uint64_t *words;
+	void *p;
+
+	(void)w, (void)stream;
+	CHECK_EQ(gantry_gin_open(comm, &config, &gin), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), rank == 1 ? "power of two" : "gantry_gin_open failed on rank 1");
+	CHECK_OK(gantry_gin_open(comm, NULL, &gin));
+	CHECK_OK(gantry_gin_view(gin, &v));
+	CHECK_OK(gantry_mem_alloc(dev, 4096, &p));
+	words = p;
+	for (int i = 0; i < 3; i++) {
+		CHECK_EQ(gantry_gin_register(gin, p, rank == i % 2 ? 0 : 4096, &memory), GANTRY_ERR_INVALID);
+		CHECK_HAS(gantry_last_error(),
+			  rank == i % 2 ? "invalid buffer (0 bytes" : "gantry_gin_register failed on rank");
+		CHECK_EQ(memory, 77u);
+	}
+	CHECK_OK(gantry_gin_register(gin, p, 4096, &memory));
+	CHECK_OK(gantry_gin_register(gin, p, 8, &last));
+	CHECK_EQ(last, memory + 1);
+	CHECK_EQ(gantry_gin_deregister(gin, memory - 1), GANTRY_ERR_INVALID);
+	words[0] = 0;
+	words[1] = (uint64_t)rank + 5;
+	CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+	CHECK_EQ(gantry_gin_put(&v, 0, (v.rank + 1) % v.ranks, (struct gantry_gin_place){memory, 8},
+				(struct gantry_gin_place){last, 0}, 8, 3),
+		 0);
+	CHECK_EQ(gantry_gin_wait(&v, 3, 1), 0);
+	CHECK_EQ(words[0], (uint64_t)(rank + w->nranks - 1) % (uint64_t)w->nranks + 5);
+	CHECK_EQ(gantry_gin_barrier(&v, 0, BARRIER), 0);
+	gantry_gin_close(gin);
+	CHECK_OK(gantry_mem_free(dev, p));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(what_fails_on_one_rank_fails_on_all)
+{
+	struct world w = {.nranks = 3, .body = one_is_wrong};
+
+	world_threads(&w, NULL);
+}
+
+/* A thread has taken a place in a queue and was ended then; and queues are closed when their communicator has gone. */
+static void left_over(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *stream)
+{
+	struct gantry_gin *gin = NULL, *second = NULL;
+	struct gantry_gin_view v;
+	uint32_t memory;
+
+	(void)w, (void)rank, (void)dev, (void)stream;
+	CHECK_OK(gantry_gin_open(comm, NULL, &gin));
+	CHECK_OK(gantry_gin_open(comm, NULL, &second));
+	CHECK_OK(gantry_gin_view(gin, &v));
+	CHECK_EQ(gantry_gin_add(&v.taken[0], 1), 0u);
+	gantry_gin_close(gin);
+	CHECK_OK(gantry_comm_destroy(comm));
+	CHECK_EQ(gantry_gin_view(second, &v), GANTRY_ERR_USAGE);
+	CHECK_EQ(gantry_gin_register(second, &v, 8, &memory), GANTRY_ERR_USAGE);
+	CHECK_EQ(gantry_gin_deregister(second, 2), GANTRY_ERR_USAGE);
+	gantry_gin_close(second);
+}
+
+TEST(queues_close_whatever_happened)
+{
+	struct world w = {.nranks = 2, .body = left_over};
+
+	set_params("GANTRY_TIMEOUT", "1s");
+	world_threads(&w, NULL);
+	set_params("GANTRY_TIMEOUT", NULL);
 }
 
 TEST(wrong_calls)

@@ -48,6 +48,7 @@ gantry_result rma_fail(struct rma_comm *c, gantry_result r, int rank, const char
 		c->error.result = r;
 		c->error.rank = rank;
 		memcpy(c->error.text, kept, sizeof(kept));
+		rma_signal_end(c);
 		tell_all(c);
 	}
 	gantry_set_last_error(c->error.text);
@@ -631,6 +632,9 @@ void rma_close(struct rma_comm *c) UNCHECKED
 	net_mesh_destroy(c->mesh); /* first: the network has buffers of ours */
 	if (rma_finish_copies(c))  /* and so have the device's queues: better a leak than a crash */
 		free_buffers(c);
+	rma_mu_lock(&c->mu);
+	rma_signal_end(c);
+	rma_mu_unlock(&c->mu);
 	for (uint32_t i = 0; i < c->ranks; i++)
 		rma_rx_free(&c->peers[i].rx);
 	free(c->signals.all);

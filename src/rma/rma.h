@@ -8,7 +8,7 @@
  *
  * Order. What a rank puts to another one in one context is visible there before a signal that it puts there later in the same
  * context. There is no order among contexts, nor for puts without signals. Signals are words of 64 bits, aligned, to
- * which `add` is added; additions from all ranks and contexts of a communicator count.
+ * which `add` is added; additions from all ranks and contexts count, through several communicators of a process, too.
  *
  * A request is done when local memory may be used again, for a get when the data is there. It is not known then whether a put has
  * arrived; its signal shows that to the target.
@@ -20,6 +20,7 @@
  *   rma_wire.c    the header of a message      rma_rx.c      what other ranks send: where it goes, and in which order it counts
  *   rma_watch.c   counters, stall reports
  *   rma_mem.c     memory, copies               rma_signal.c  words in device memory, which the CPU does not address
+ *   rma_claim.c   which communicator of the process adds to such a word
  */
 #ifndef GANTRY_RMA_RMA_H
 #define GANTRY_RMA_RMA_H

@@ -179,7 +179,9 @@ struct rma_word {
 	uint32_t expected;     /* signals that will come */
 	bool known, unwritten; /* value is good; it has not been written yet */
 	uint64_t value;
-	bool reading;
+	bool reading, stale;	/* stale: what is being read is worth nothing */
+	bool claimed;		/* no other communicator of the process may change it: rma_claim.c */
+	uint64_t turn;		/* in which it was read or written */
 	uint64_t *read;		/* where it is read to, in mapped memory; always the same */
 	struct rma_fence fence; /* of the read, then of the newest write */
 };
@@ -314,5 +316,12 @@ gantry_result rma_signal_expect(struct rma_comm *c, struct rma_span word, bool *
 /* AGAIN: not now. In the copy queue it comes behind what is there already. expected: it was. */
 gantry_result rma_signal_add(struct rma_comm *c, struct rma_span word, uint64_t add, bool expected) REQUIRES(rma_mu);
 gantry_result rma_signal_progress(struct rma_comm *c) REQUIRES(rma_mu);
+void rma_signal_end(struct rma_comm *c) REQUIRES(rma_mu); /* nothing is added any more */
+
+/* rma_claim.c */
+/* false: another communicator adds to it. Else what is known of it is right, or not known any more. */
+bool rma_claim(const struct rma_comm *c, struct rma_word *w) REQUIRES(rma_mu);
+void rma_claim_read(const struct rma_comm *c, struct rma_word *w) REQUIRES(rma_mu); /* reading it begins */
+void rma_claim_end(struct rma_word *w) REQUIRES(rma_mu); /* what was added has been written, or nothing was */
 
 #endif

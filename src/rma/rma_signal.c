@@ -11,6 +11,8 @@
  *
  * Words that are only expected have half of the places: a signal whose turn it is finds one, or waits for another whose turn it is.
  *
+ * Before anything is added the word is claimed, against other communicators of the process (rma_claim.c).
+ *
  * One word at most is unwritten, so that values reach the memory in the order in which signals count: further signals of that word
  * join it, one of another word writes it first.
  */
@@ -73,6 +75,7 @@ static gantry_result begin_read(struct rma_comm *c, struct rma_word *w) REQUIRES
 {
 	ASSERT(!w->known && !w->reading && !w->unwritten);
 	TRY_NOW(rma_fence_over(c, &w->fence));
+	rma_claim_read(c, w);
 	w->reading = true;
 	return rma_copy(c, (struct rma_span){(char *)w->read, false}, (struct rma_span){w->at, true}, sizeof(*w->read),
 			&w->fence);
@@ -109,8 +112,13 @@ static gantry_result know(struct rma_comm *c, struct rma_word *w) REQUIRES(rma_m
 	if (!w->reading)
 		TRY_NOW(begin_read(c, w));
 	TRY_NOW(rma_fence_over(c, &w->fence));
-	w->value = *w->read;
 	w->reading = false;
+	if (w->stale) {
+		w->stale = false;
+		TRY_NOW(begin_read(c, w));
+		return GANTRY_AGAIN;
+	}
+	w->value = *w->read;
 	w->known = true;
 	return GANTRY_OK;
 }
@@ -144,6 +152,8 @@ gantry_result rma_signal_add(struct rma_comm *c, struct rma_span word, uint64_t 
 		w = take_word(c, word.at);
 	else if (!expected)
 		renew(w);
+	if (!rma_claim(c, w))
+		return GANTRY_AGAIN;
 	TRY_NOW(know(c, w));
 	if (c->signals.unwritten != w)
 		TRY_NOW(write_word(c));
@@ -162,9 +172,14 @@ gantry_result rma_signal_progress(struct rma_comm *c)
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
 		return r;
 	gantry_list_each_entry_safe (w, &c->signals.words, struct rma_word, node) {
-		if (w->unwritten || w->reading || (w->expected && w->known))
+		if (w->unwritten || w->reading)
 			continue;
-		r = w->expected ? begin_read(c, w) : rma_fence_over(c, &w->fence);
+		r = rma_fence_over(c, &w->fence);
+		if (r == GANTRY_OK) {
+			rma_claim_end(w);
+			if (w->expected && !w->known)
+				r = begin_read(c, w);
+		}
 		if (r != GANTRY_OK && r != GANTRY_AGAIN)
 			return r;
 		if (r == GANTRY_AGAIN || w->expected)
@@ -175,4 +190,10 @@ gantry_result rma_signal_progress(struct rma_comm *c)
 		c->signals.nfree++;
 	}
 	return GANTRY_OK;
+}
+
+void rma_signal_end(struct rma_comm *c)
+{
+	for (int i = 0; c->signals.all && i < RMA_WORDS; i++)
+		rma_claim_end(&c->signals.all[i]);
 }

@@ -529,6 +529,72 @@ TEST(no_addition_is_lost)
 			run_world(n, staged, one_word);
 }
 
+/*
+ * The same memory in two communicators of each rank, as NCCL registers windows with several collComms: rank 0's words are added to
+ * through both at the same time, with a thread for each.
+ */
+enum { TWICE = 500, TWO_WORDS = 5 };
+
+static struct {
+	uint64_t *words;
+} shared;
+
+static void add_twice(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	uint64_t *words = rank ? get_memory(w, TWO_WORDS * 8) : shared.words;
+	struct rma_request *q[TWICE];
+	struct rma_counts counts = {0};
+	uint32_t number;
+
+	CHECK_OK(rma_register(c, words, TWO_WORDS * 8, RMA_DEVICE, &number));
+	rma_world_meet(w, c, 1);
+	for (uint32_t i = 0; i < TWICE; i++) {
+		const struct rma_signal s = {{number, 8 * (i % TWO_WORDS)}, 1};
+
+		CHECK_OK(rma_put(c, (struct rma_to){0, i % CONTEXTS}, (struct rma_place){0}, (struct rma_place){0}, 0,
+				 &s, &q[i]));
+		CHECK_OK(rma_progress(c));
+	}
+	for (uint32_t i = 0; i < TWICE; i++)
+		rma_world_finish(c, q[i]);
+	while (!rank && counts.applied < (uint64_t)TWICE * w->n) {
+		CHECK_OK(rma_progress(c));
+		rma_counts(c, &counts);
+	}
+	CHECK_OK(rma_progress(c)); /* writes the last value */
+	rma_world_meet(w, c, 2);
+	if (rank)
+		put_memory(w, words);
+}
+
+static void *run_twice(void *arg)
+{
+	rma_world_run(arg);
+	return NULL;
+}
+
+TEST(two_communicators_add_to_one_word)
+{
+#ifndef __SANITIZE_THREAD__
+	struct rma_world w[2];
+	struct gantry_device *device;
+	pthread_t t[2];
+	void *p;
+
+	CHECK_OK(gantry_device_host(&device));
+	CHECK_OK(device->ops->alloc(device, TWO_WORDS * 8, &p));
+	shared.words = p;
+	for (int i = 0; i < 2; i++)
+		w[i] = (struct rma_world){.n = 2, .staged = true, .body = add_twice};
+	threads_start(t, 2, run_twice, w, sizeof(w[0]));
+	threads_join(t, 2);
+	for (uint32_t i = 0; i < TWO_WORDS; i++)
+		CHECK_EQ(shared.words[i], 4 * TWICE / TWO_WORDS);
+	device->ops->free(device, p);
+	gantry_device_close(device);
+#endif
+}
+
 /* Many words of a device at once: more than there are places for values on their way. */
 static void many_words(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 {

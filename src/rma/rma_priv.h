@@ -40,6 +40,7 @@ enum {
 	RMA_ANSWERS_MOST = RMA_GETS_OUT + RMA_PIECES_OUT,
 	RMA_STAGES = 8,	    /* pieces of device memory in each direction, of all peers; see rma_rx.c */
 	RMA_IDLE_PEERS = 8, /* that a call of progress looks at although nothing is under way with them */
+	RMA_TESTS = 16,	    /* of requests that are not the oldest of their peer: one makes progress */
 };
 #define RMA_MESSAGE (RMA_HEADER + RMA_INLINE)
 
@@ -165,6 +166,7 @@ struct rma_rx {
 struct rma_peer {
 	uint32_t rank;
 	struct net_mesh_end *end; /* borrowed; NULL: this rank itself */
+	uint32_t tests;		  /* of requests that are not the oldest */
 	struct gantry_list open;
 	uint64_t requests;
 	struct rma_tx tx;

@@ -224,6 +224,49 @@ TEST(barriers_wait_for_each_rank)
 	world_threads(&w, NULL);
 }
 
+/* ---- idle ---- */
+
+static void nothing(struct world *w)
+{
+	(void)w;
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Nothing announces what kernels ask for, so threads look: but not all the time. */
+static void idle(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		 struct gantry_stream *stream)
+{
+	struct gantry_gin *gin;
+	uint64_t cpu;
+
+	(void)dev, (void)stream;
+	CHECK_OK(gantry_gin_open(comm, NULL, &gin));
+	pthread_barrier_wait(&w->all);
+	sleep_ms(200);
+	cpu = cpu_ns();
+	sleep_ms(1000);
+	cpu = cpu_ns() - cpu;
+	pthread_barrier_wait(&w->over);
+	if (!rank)
+		CHECK(cpu < (uint64_t)w->nranks * (SANITIZED ? 600000000u : 300000000u));
+	gantry_gin_close(gin);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(idle_queues_sleep)
+{
+	struct world w = {.nranks = 4, .body = idle};
+
+	world_threads(&w, nothing);
+}
+
 /* ---- ends ---- */
 
 static void *wait_forever(void *arg)
@@ -261,11 +304,6 @@ static void aborted(struct world *w, int rank, struct gantry_comm *comm, struct 
 	gantry_mem_free(dev, s.target);
 	free(s.source);
 	gantry_comm_abort(comm);
-}
-
-static void nothing(struct world *w)
-{
-	(void)w;
 }
 
 TEST(errors_release_kernels)

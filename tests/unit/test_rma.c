@@ -330,15 +330,16 @@ static void connect_liar(struct liar *l)
 {
 	struct gantry_net_device_handle *none = NULL;
 	uint64_t job = 0xcbf29ce484222325u;
-	uint8_t hello[RMA_HEADER];
+	uint8_t hello[RMA_HEADER], handle[GANTRY_NET_HANDLE_SIZE]; /* the network keeps its place in it */
 
 	for (uint32_t i = 0; i < l->w->n; i++)
 		for (size_t k = 0; k < GANTRY_NET_HANDLE_SIZE; k++)
 			job = (job ^ l->w->handles[i][k]) * 0x100000001b3u;
-	CHECK_OK(NET(take_handle, l->w->handles[0]));
+	memcpy(handle, l->w->handles[0], sizeof(handle));
+	CHECK_OK(NET(take_handle, handle));
 	WAIT_WHILE (!l->out || !l->in) {
 		if (!l->out)
-			CHECK_OK(NET(connect, l->w->ctx[1], 0, l->w->handles[0], &l->out, &none));
+			CHECK_OK(NET(connect, l->w->ctx[1], 0, handle, &l->out, &none));
 		if (!l->in)
 			CHECK_OK(NET(accept, l->w->listen[1], &l->in, &none));
 	}
@@ -427,8 +428,6 @@ TEST(flush_waits)
 	run_world(2, true, flushes);
 }
 
-/* ---- stages ---- */
-
 /* All ranks have come, while none makes progress. */
 static void meet_idle(struct rma_world *w, uint64_t n)
 {
@@ -436,6 +435,8 @@ static void meet_idle(struct rma_world *w, uint64_t n)
 	while (load_seq(&w->came) < n * w->n)
 		sched_yield();
 }
+
+/* ---- stages ---- */
 
 /*
  * Each rank has staged all it can for the next one, and looks for data of the next one only, whose data is staged for the one after

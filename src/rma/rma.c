@@ -531,8 +531,8 @@ static gantry_result open_peer(struct rma_comm *c, struct rma_peer *p) REQUIRES(
 
 static gantry_result open_memory(struct rma_comm *c) REQUIRES(rma_mu)
 {
-	const bool stages = rma_copies(c) && c->ranks > 1;
-	const uint32_t in = stages ? RMA_STAGES + c->ranks - 2 : 0;
+	const bool stages = rma_copies(c);
+	const uint32_t in = stages && c->ranks > 1 ? RMA_STAGES + c->ranks - 2 : 0;
 
 	TRY_NOW(open_pool(c, stages ? RMA_STAGES : 0, c->piece, &c->stages_out.block, &c->stages_out.free,
 			  &c->stages_out.nfree));

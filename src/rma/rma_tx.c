@@ -207,27 +207,100 @@ static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRE
 
 enum { OWN_AT_ONCE = 4 << 20 };
 
-/* Copies some of the oldest request; all of it is an operation like those of others. */
-static gantry_result move_own(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
+/*
+ * Within the device the driver may copy with a kernel, which needs room beside those that wait for it. So such data goes through stages, as
+ * if to another rank: out, filled; in again, sent.
+ */
+static gantry_result fill_own(struct rma_comm *c, struct rma_peer *p, struct rma_request *q, struct rma_span from)
+	REQUIRES(rma_mu)
 {
-	struct rma_request *q = first_of(&p->tx.waiting);
-	struct rma_span there, to, from;
-	uint64_t n;
-	struct rma_op *op;
+	struct rma_tx *tx = &p->tx;
 
-	if (!q)
-		return GANTRY_OK;
-	TRY_NOW(rma_span_of(c, q->head.at, q->head.bytes, &there));
-	to = q->head.what == RMA_GET ? q->local : there;
-	from = q->head.what == RMA_GET ? there : q->local;
-	n = q->head.bytes - q->begun;
+	while (tx->pieces_filled < tx->pieces_over + RMA_PIECES_OUT && q->begun < q->head.bytes &&
+	       c->stages_out.nfree) {
+		struct rma_piece_out *o = &tx->pieces[tx->pieces_filled++ % RMA_PIECES_OUT];
+		uint64_t left = q->head.bytes - q->begun;
+
+		*o = (struct rma_piece_out){.request = q,
+					    .stage = c->stages_out.free[--c->stages_out.nfree],
+					    .size = (uint32_t)(left < c->piece ? left : c->piece)};
+		TRY_NOW(rma_copy(c, (struct rma_span){(char *)o->stage, false},
+				 (struct rma_span){from.at + q->begun, true}, o->size, &o->fence));
+		q->begun += o->size;
+	}
+	return GANTRY_OK;
+}
+
+static gantry_result send_own(struct rma_comm *c, struct rma_peer *p, struct rma_request *q, struct rma_span to)
+	REQUIRES(rma_mu)
+{
+	struct rma_tx *tx = &p->tx;
+
+	for (; tx->pieces_sent < tx->pieces_filled; tx->pieces_sent++) {
+		struct rma_piece_out *o = &tx->pieces[tx->pieces_sent % RMA_PIECES_OUT];
+
+		TRY_NOW(rma_fence_over(c, &o->fence));
+		TRY_NOW(rma_copy(c, (struct rma_span){to.at + q->over, true},
+				 (struct rma_span){(char *)o->stage, false}, o->size, &o->fence));
+		q->over += o->size;
+		q->fence = o->fence;
+		o->request = NULL;
+	}
+	return GANTRY_OK;
+}
+
+static gantry_result end_own(struct rma_comm *c, struct rma_tx *tx) REQUIRES(rma_mu)
+{
+	for (; tx->pieces_over < tx->pieces_sent; tx->pieces_over++) {
+		struct rma_piece_out *o = &tx->pieces[tx->pieces_over % RMA_PIECES_OUT];
+
+		TRY_NOW(rma_fence_over(c, &o->fence));
+		c->stages_out.free[c->stages_out.nfree++] = o->stage;
+	}
+	return GANTRY_OK;
+}
+
+/* AGAIN: not all of it yet. */
+static gantry_result copy_staged(struct rma_comm *c, struct rma_peer *p, struct rma_request *q, struct rma_span to,
+				 struct rma_span from) REQUIRES(rma_mu)
+{
+	gantry_result r;
+
+	TRY_NOW(fill_own(c, p, q, from));
+	r = send_own(c, p, q, to);
+	return r == GANTRY_OK && q->over < q->head.bytes ? GANTRY_AGAIN : r;
+}
+
+/* AGAIN: not all of it yet. */
+static gantry_result copy_straight(struct rma_comm *c, struct rma_request *q, struct rma_span to, struct rma_span from)
+	REQUIRES(rma_mu)
+{
+	uint64_t n = q->head.bytes - q->begun;
+
 	n = n < OWN_AT_ONCE ? n : OWN_AT_ONCE;
 	if (n)
 		TRY_NOW(rma_copy(c, (struct rma_span){to.at + q->begun, to.device},
 				 (struct rma_span){from.at + q->begun, from.device}, n, &q->fence));
 	q->begun += n;
-	if (q->begun < q->head.bytes)
-		return GANTRY_OK;
+	return q->begun < q->head.bytes ? GANTRY_AGAIN : GANTRY_OK;
+}
+
+/* Copies some of the oldest request; all of it is an operation like those of others. */
+static gantry_result move_own(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
+{
+	gantry_result r = end_own(c, &p->tx);
+	struct rma_request *q = first_of(&p->tx.waiting);
+	struct rma_span there, to, from;
+	struct rma_op *op;
+
+	if ((r != GANTRY_OK && r != GANTRY_AGAIN) || !q)
+		return r == GANTRY_AGAIN ? GANTRY_OK : r;
+	TRY_NOW(rma_span_of(c, q->head.at, q->head.bytes, &there));
+	to = q->head.what == RMA_GET ? q->local : there;
+	from = q->head.what == RMA_GET ? there : q->local;
+	r = to.device && from.device ? copy_staged(c, p, q, to, from) : copy_straight(c, q, to, from);
+	if (r != GANTRY_OK)
+		return r == GANTRY_AGAIN ? GANTRY_OK : r;
 	TRY_NOW(rma_op_get(c, &op));
 	op->head = q->head;
 	op->to = to;

@@ -798,6 +798,63 @@ TEST(errors_of_signals_stay)
 #endif
 }
 
+/* ---- a rank's own memory ---- */
+
+static struct memory *of_device;
+
+static bool is_on_device(const void *p)
+{
+	const uint8_t *at = p;
+
+	return (at >= of_device->source && at < of_device->source + (size_t)PUTS * ROOM) ||
+	       (at >= of_device->target && at < of_device->target + of_device->target_size);
+}
+
+static gantry_result copy_outwards(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst, const void *src,
+				   size_t size)
+{
+	CHECK(!is_on_device(dst) || !is_on_device(src));
+	return sound->queue_copy(dev, queue, dst, src, size);
+}
+
+/* The device is never asked to copy within its memory: it may need a kernel for that, and room for it beside kernels that wait. */
+static void own_copies(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	static struct gantry_device_ops watched;
+	const uint64_t bytes = (uint64_t)PUTS * ROOM;
+	const struct rma_to own = {rank, 0};
+	struct rma_request *q[40];
+	struct memory m;
+
+	open_memory(w, c, &m);
+	of_device = &m;
+	sound = w->device->ops;
+	watched = *sound;
+	watched.queue_copy = copy_outwards;
+	w->device->ops = &watched;
+	for (uint64_t i = 0; i < bytes; i++)
+		m.source[i] = byte_of(0, 0, 0, 0, i);
+	CHECK_OK(rma_put(c, own, (struct rma_place){m.source_number, 0}, (struct rma_place){m.target_number, 0}, bytes,
+			 NULL, &q[0]));
+	rma_world_finish(c, q[0]);
+	CHECK(memcmp(m.source, m.target, bytes) == 0);
+	memset(m.source, 0, bytes);
+	for (uint64_t i = 0; i < 40; i++)
+		CHECK_OK(rma_get(c, own, (struct rma_place){m.target_number, i * 100000},
+				 (struct rma_place){m.source_number, i * 100000}, 100000, &q[i]));
+	for (int i = 0; i < 40; i++)
+		rma_world_finish(c, q[i]);
+	for (uint64_t i = 0; i < 40 * 100000; i++)
+		CHECK_EQ(m.source[i], byte_of(0, 0, 0, 0, i));
+	w->device->ops = sound;
+	close_memory(w, &m);
+}
+
+TEST(no_copies_within_the_device)
+{
+	run_world(1, true, own_copies);
+}
+
 /* ---- memory that is taken back ---- */
 
 /* The answer to a get would be written to memory that is not this rank's any more: so the communicator fails, and that is all. */

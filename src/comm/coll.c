@@ -224,11 +224,39 @@ static void plan_share(const struct gantry_comm *comm, const struct comm_collect
 		fill_average(comm->nranks, c);
 }
 
+/* For networks that take hints: NCCL's numbers. */
+static uint8_t call_hint(const struct comm_collective *coll)
+{
+	static const uint8_t funcs[COLL_KINDS] = {
+		[COLL_ALL_REDUCE] = GANTRY_NET_ALL_REDUCE,	   [COLL_REDUCE] = GANTRY_NET_REDUCE,
+		[COLL_BROADCAST] = GANTRY_NET_BROADCAST,	   [COLL_ALL_GATHER] = GANTRY_NET_ALL_GATHER,
+		[COLL_REDUCE_SCATTER] = GANTRY_NET_REDUCE_SCATTER, [COLL_ALL_TO_ALL] = GANTRY_NET_ALL_TO_ALL};
+	static const uint8_t algos[COLL_ALGOS] = {
+		[COLL_RING] = GANTRY_NET_ALGO_RING,	 [COLL_DIRECT] = GANTRY_NET_ALGO_NONE,
+		[COLL_DIRECT2] = GANTRY_NET_ALGO_NONE,	 [COLL_TREE] = GANTRY_NET_ALGO_TREE,
+		[COLL_HIER] = GANTRY_NET_ALGO_NONE,	 [COLL_PAT] = GANTRY_NET_ALGO_PAT,
+		[COLL_COLLNET] = GANTRY_NET_ALGO_COLLNET};
+
+	return GANTRY_PROXY_CALLED(funcs[coll->plan->kind], algos[coll->choice.algo]);
+}
+
+/* For the same: one operation per peer and direction. until: the end of the chain. */
+static void hint_peers(struct gantry_proxy_op *first, const struct gantry_proxy_op *until)
+{
+	uint32_t n[2] = {0, 0};
+
+	for (struct gantry_proxy_op *op = first; op != until; op = op->next)
+		n[op->conn->send]++;
+	for (struct gantry_proxy_op *op = first; op != until; op = op->next)
+		op->peers = n[op->conn->send] < UINT16_MAX ? (uint16_t)n[op->conn->send] : UINT16_MAX;
+}
+
 /* One operation for each proxied connection that moves something. ops: a chain to be filled in, or NULL: only counts. */
 static uint32_t plan_ops(struct gantry_comm *comm, const struct comm_collective *coll, uint32_t ch,
 			 const struct gantry_coll *c, struct gantry_proxy_op **ops)
 {
 	const struct coll_plan *plan = coll->plan->channels[ch].plan;
+	struct gantry_proxy_op *first = ops ? *ops : NULL;
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < plan->npeers; i++) {
@@ -250,6 +278,8 @@ static uint32_t plan_ops(struct gantry_comm *comm, const struct comm_collective 
 		op->nsteps = steps;
 		op->slice_steps = c->slice_steps;
 		op->chunk_steps = c->chunk_steps;
+		op->called = call_hint(coll);
+		op->channels = (uint8_t)coll->choice.channels;
 		op->type = c->type;
 		op->op = c->op;
 		op->proto = c->proto;
@@ -257,6 +287,8 @@ static uint32_t plan_ops(struct gantry_comm *comm, const struct comm_collective 
 		op->exact = 0;
 		op->id = comm->launches->op_ids;
 	}
+	if (ops)
+		hint_peers(first, *ops);
 	return n;
 }
 
@@ -642,6 +674,7 @@ gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *str
 /* Of the collective with that number. */
 static gantry_result add_transfer(const struct comm_call *call, uint32_t number, int peer, int send, char *buf)
 {
+	const unsigned kind = call->coll.kind;
 	struct comm_call one = {.comm = call->comm,
 				.stream = call->stream,
 				.kind = COMM_IS_TRANSFER,
@@ -649,7 +682,10 @@ static gantry_result add_transfer(const struct comm_call *call, uint32_t number,
 					     .bytes = call->coll.count * coll_type_bytes(call->coll.type),
 					     .peer = peer,
 					     .send = send,
-					     .number = number}};
+					     .number = number,
+					     .func = kind == COMM_GATHER    ? GANTRY_NET_GATHER
+						     : kind == COMM_SCATTER ? GANTRY_NET_SCATTER
+									    : GANTRY_NET_ALL_TO_ALL}};
 
 	return comm_group_add(GANTRY_OK, &one);
 }

@@ -259,6 +259,7 @@ struct comm_transfer {
 	uint64_t bytes;
 	int peer, send;
 	uint32_t number; /* gantry_xfer.coll */
+	uint8_t func;	 /* enum gantry_net_func: the collective that it is a part of; 0: none */
 };
 
 /* Kinds of collectives that have no plan of their own. */

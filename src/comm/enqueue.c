@@ -112,7 +112,7 @@ static uint32_t channel_of(const struct gantry_comm *comm, int peer, uint32_t pa
 }
 
 struct count {
-	uint32_t xfers, ops;
+	uint32_t xfers, ops, calls[2]; /* calls: receives and sends */
 	uint32_t per_channel[COMM_CHANNELS_MAX];
 };
 
@@ -125,6 +125,7 @@ static void count_calls(const struct gantry_comm *comm, const struct comm_call *
 
 		if (t->peer == comm->rank)
 			continue;
+		c->calls[t->send]++;
 		c->xfers += parts;
 		for (uint32_t p = 0; p < parts; p++) {
 			uint32_t ch = channel_of(comm, t->peer, p);
@@ -169,6 +170,18 @@ static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_ca
 	}
 }
 
+/* Hints for the network. A peer that gets several messages of a group counts for each of them. */
+static void hint_transfer(const struct gantry_comm *comm, const struct count *c, const struct comm_transfer *t,
+			  uint32_t parts, struct gantry_proxy_op *op)
+{
+	uint32_t most = (uint32_t)comm->nranks - 1, n = c->calls[t->send] < most ? c->calls[t->send] : most;
+	int func = t->func ? t->func : t->send ? GANTRY_NET_SEND : GANTRY_NET_RECV;
+
+	op->called = GANTRY_PROXY_CALLED(func, GANTRY_NET_ALGO_NONE);
+	op->channels = (uint8_t)parts;
+	op->peers = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX;
+}
+
 static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t n, const struct count *c,
 		 struct comm_work *w, struct gantry_proxy_op *op)
 {
@@ -194,6 +207,8 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 			struct gantry_xfer *x = &w->host.xfers[at[ch]];
 
 			plan_part(comm, cc, t, from, bytes, x, cc->c.proxy ? op : NULL);
+			if (cc->c.proxy && op)
+				hint_transfer(comm, c, t, parts, op);
 			if (w->times_host)
 				comm_times_plan(&w->times_host[at[ch]], cc, comm->launches->op_ids, x);
 			at[ch]++;

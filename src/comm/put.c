@@ -136,6 +136,8 @@ static void plan_send(struct gantry_comm *comm, const struct comm_put *put, stru
 	op->step_bytes = x->step_bytes;
 	op->nsteps = bytes ? (bytes + x->step_bytes - 1) / x->step_bytes : 1;
 	op->slice_steps = op->chunk_steps = 1;
+	op->called = GANTRY_PROXY_CALLED(GANTRY_NET_PUT, GANTRY_NET_ALGO_NONE);
+	op->peers = op->channels = 1;
 	op->proto = GANTRY_PROTO_SIMPLE;
 	op->ptr = x->ptr;
 	op->exact = 1;

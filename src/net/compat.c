@@ -57,7 +57,7 @@ struct compat_ctx {
 /*
  * All entries in the order of every version's table. Those that NCCL calls without a look must be there once init has
  * returned: a plugin may fill its table then, and NCCL takes the entries after it. The others become "unsupported", or
- * success where nothing is to be done without it (iflush, irecvConsumed, finalize, setNetAttr).
+ * success where nothing is to be done without it (iflush, getDeviceMr, irecvConsumed, finalize, setNetAttr).
  */
 static const struct {
 	const char *name;
@@ -172,8 +172,18 @@ static void *mr_for_plugin(void *mr)
 PASS(dereg_mr, (void *comm, void *mr), deregMr, comm, mr_for_plugin(mr))
 PASS_WITH(reg_mr_dmabuf, (void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **ret_mr),
 	  regMrDmaBuf, void *, ret_mr, mr_of_plugin(value), comm, data, size, type, offset, fd, &value)
-PASS_WITH(get_device_mr, (void *comm, void *mr, void **ret_dptr), getDeviceMr, void *, ret_dptr, value, comm,
-	  mr_for_plugin(mr), &value)
+
+/* NCCL does without where a plugin has none. */
+static gantry_result compat_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
+{
+	struct gantry_compat *c = net->impl;
+	void *value = NULL;
+	gantry_result r = GANTRY_OK;
+
+	if (c->t.v12.getDeviceMr)
+		r = CALL(c, v12, getDeviceMr, comm, mr_for_plugin(mr), &value);
+	RETURN_WITH(ret_dptr, value);
+}
 
 static gantry_result compat_devices(struct gantry_net *net, int *ret_count)
 {

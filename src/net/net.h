@@ -100,6 +100,30 @@ struct gantry_net_config {
 					 the host device where there is none */
 };
 
+/*
+ * Hints for what is about to be connected, or sent and received. UNDEF in a field: not known. op, algo and proto are bits,
+ * 1 << a number of the enums below, which are NCCL's; all of them set (UNDEF): any.
+ */
+enum gantry_net_func {
+	GANTRY_NET_BROADCAST,
+	GANTRY_NET_REDUCE,
+	GANTRY_NET_ALL_GATHER,
+	GANTRY_NET_REDUCE_SCATTER,
+	GANTRY_NET_ALL_REDUCE,
+	GANTRY_NET_SEND = 6,
+	GANTRY_NET_RECV,
+	GANTRY_NET_ALL_TO_ALL,
+	GANTRY_NET_SCATTER,
+	GANTRY_NET_GATHER,
+	GANTRY_NET_PUT = 12,
+};
+enum gantry_net_algo {
+	GANTRY_NET_ALGO_TREE,
+	GANTRY_NET_ALGO_RING,
+	GANTRY_NET_ALGO_COLLNET = 3, /* NCCL's CollNetChain */
+	GANTRY_NET_ALGO_PAT = 6,
+	GANTRY_NET_ALGO_NONE = 15, /* none of NCCL's; sends and receives */
+};
 struct gantry_net_attr_side {
 	int32_t max_concurrent_peers, min_concurrent_peers, max_flows_per_peer, min_flows_per_peer;
 };
@@ -142,6 +166,7 @@ struct gantry_net_ops {
 	gantry_result (*reg_mr_dmabuf)(struct gantry_net *net, void *comm, void *data, size_t size, int type,
 				       uint64_t offset, int fd, void **ret_mr);
 	gantry_result (*dereg_mr)(struct gantry_net *net, void *comm, void *mr);
+	/* Of receiving ends with a device handle, for each registration. NULL: kernels need nothing of it. */
 	gantry_result (*get_device_mr)(struct gantry_net *net, void *comm, void *mr, void **ret_dptr);
 	gantry_result (*isend)(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
 			       void **ret_request);

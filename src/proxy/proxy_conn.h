@@ -42,20 +42,28 @@ struct gantry_connector {
 	void *resources;		 /* the transport's own */
 };
 
+/* What the program called, and by which algorithm: numbers of net/net.h. */
+#define GANTRY_PROXY_CALLED(func, algo) ((uint8_t)((func) | (algo) << 4))
+#define GANTRY_PROXY_FUNC(called) ((called)&15)
+#define GANTRY_PROXY_ALGO(called) ((called) >> 4)
+
 /* A proxied operation: the steps of one transfer on one connection. From a pool; owned by the proxy once appended. */
 struct gantry_proxy_op {
 	struct gantry_proxy_op *next;
 	struct gantry_proxy_conn *conn;
 	uint64_t bytes;
 	uint64_t step_bytes;
-	uint64_t nsteps;      /* a multiple of slice_steps */
-	uint64_t base;	      /* first step; set when the proxy takes the operation */
-	uint32_t slice_steps; /* progress goes in slices of this many steps; 1 for send and recv */
-	uint16_t chunk_steps; /* base is rounded up to a multiple of this */
-	uint8_t type, op;     /* of a reduction: what the network adds, and how (collnet) */
-	uint8_t proto;	      /* enum gantry_proto */
-	uint8_t ptr;	      /* steps name the user's buffer */
-	uint8_t exact;	      /* sizes of steps follow from bytes and step_bytes; else only their maximum does */
+	uint64_t nsteps;     /* a multiple of slice_steps */
+	uint64_t base;	     /* first step; set when the proxy takes the operation */
+	uint8_t slice_steps; /* progress goes in slices of this many steps; 1 for send and recv */
+	uint8_t chunk_steps; /* base is rounded up to a multiple of this */
+	uint8_t called;	     /* GANTRY_PROXY_CALLED; for networks that take hints, as the next two lines */
+	uint8_t channels;    /* that the call uses */
+	uint16_t peers;	     /* of the same direction, about; UINT16_MAX: that many at least */
+	uint8_t type, op;    /* of a reduction: what the network adds, and how (collnet) */
+	uint8_t proto;	     /* enum gantry_proto */
+	uint8_t ptr;	     /* steps name the user's buffer */
+	uint8_t exact;	     /* sizes of steps follow from bytes and step_bytes; else only their maximum does */
 	uint8_t reserved;
 	uint32_t id; /* for the trace: the communicator's operation number */
 };

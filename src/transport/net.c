@@ -194,6 +194,7 @@ gantry_result net_link_connect(const struct gantry_connector *c, struct net_link
 		memcpy(l->handle, ret_info->handle, sizeof(l->handle)); /* the network keeps its state in it */
 	if (c->send && l->dev < 0)
 		TRY(net_rails_choose(l->context, ret_info, is_here(c), &l->dev, &l->rails));
+	net_attr_connect(l->context, c);
 	if (c->send)
 		TRY(net->ops->connect(net, l->context->ctx, l->dev, l->handle, &l->comm, handle));
 	else
@@ -214,6 +215,7 @@ static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *n
 
 	TRY_NOW(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
 					     GANTRY_NET_PTR_HOST, &nc->stage_mr));
+	TRY_NOW(net_unpack_registered(l, nc->stage_mr));
 	if (gantry_params()->net_buffers != PARAM_NET_BUFFERS_RING || (l->context->unpack && !c->send))
 		return net_pool_join(nc, c->nranks, own_max_step(c), c->me->coll_step);
 	nc->ring_size = GANTRY_STEPS * c->max_step;

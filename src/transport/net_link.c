@@ -234,6 +234,7 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 		 (x->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
 	/* Gantry's own looks at a registration only for memory of a GPU. */
 	x->any_memory = x->net == gantry_net_tcp() && gantry_traits(device)->cpu_reads_memory;
+	net_attr_init(x);
 	gantry_list_init(&x->pools);
 	x->refs = 1;
 	gantry_list_append(&contexts, &x->node);

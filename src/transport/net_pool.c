@@ -177,7 +177,7 @@ static gantry_result register_pool(struct net_link *l) REQUIRES(pools_mu)
 	p->registered++;
 	if (global)
 		p->mr = l->pool_mr;
-	return GANTRY_OK;
+	return net_unpack_registered(l, l->pool_mr);
 }
 
 gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step, size_t coll_step)

@@ -9,6 +9,7 @@
  *   rails    the NICs that a context uses (net_rails.c)
  *   pool     where OFFSET steps live, of all channels and peers (net_pool.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
+ *   hints    for a plugin that takes them (net_attr.c)
  *   lists    of fragments that a network received for kernels to gather (net_unpack.c)
  *
  * The progress thread owns requests, pieces and counters; the callers' threads own connecting. Registered memory is
@@ -45,6 +46,8 @@ struct net_rail {
 	struct gantry_addr addr;
 };
 
+MUTEX_KIND(net_attr_mu); /* of the hints given last; held while they are given */
+
 /* The network that the transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. Ranks of one process have
  * contexts of their own. */
 struct net_context {
@@ -63,8 +66,11 @@ struct net_context {
 	int gdr;	/* Simple buffers are in the device's own memory */
 	int unpack;	/* ... those of receives, and the network fills pages that a kernel gathers from: k_gather.h */
 	int any_memory; /* the network takes the device's memory without registration */
-	struct gantry_list pools; /* net_pool.c's lock */
-	uint64_t pinned;	  /* bytes that its connections and pools have taken; relaxed */
+	int hints;	/* it takes hints */
+	struct net_attr_mu attr_mu;
+	struct gantry_net_attr attr GUARDED_BY(net_attr_mu); /* given last */
+	struct gantry_list pools;			     /* net_pool.c's lock */
+	uint64_t pinned; /* bytes that its connections and pools have taken; relaxed */
 };
 
 struct net_mem {
@@ -203,8 +209,15 @@ void net_count_recv(int buffers);
 void net_count_rails(void);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
 
+/* net_attr.c. Of a network that has started; before connect and accept; before isend and irecv. */
+void net_attr_init(struct net_context *x);
+void net_attr_connect(struct net_context *x, const struct gantry_connector *c);
+void net_attr_transfer(struct net_context *x, const struct gantry_proxy_op *op, int send);
+
 /* net_unpack.c. A receiving end with UNPACK: what its kernels read, from the network's device handle. */
 gantry_result net_unpack_fill(struct net_link *l, struct gantry_conn *conn);
+/* A buffer of its was registered. */
+gantry_result net_unpack_registered(const struct net_link *l, void *mr);
 /* A receive is about to be posted, was posted for a step, and the kernel is done with that. */
 void net_unpack_mark(const struct net_link *l, const struct gantry_proxy_op *op, struct net_recv *recv);
 void net_unpack_posted(struct net_link *l, const struct gantry_proxy_op *op, void *request, struct net_step *s);

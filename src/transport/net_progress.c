@@ -169,6 +169,7 @@ static gantry_result transmit_steps(struct gantry_proxy_conn *pc, struct net_con
 		if (r != GANTRY_OK)
 			return r;
 		s->request = NULL;
+		net_attr_transfer(nc->link->context, op, 1);
 		TRY(net->ops->isend(net, nc->link->comm, s->data, s->size, tag_of(nc->link, op, nc->channel), s->mr,
 				    &s->request));
 		if (!s->request) {
@@ -357,6 +358,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	if (!recv->n)
 		return GANTRY_OK;
 	net_unpack_mark(l, gantry_proxy_op_of(recv->pc[0], recv->step[0]), recv);
+	net_attr_transfer(l->context, gantry_proxy_op_of(recv->pc[0], recv->step[0]), 0);
 	TRY_NOW(net->ops->irecv(net, l->comm, recv->n, data, sizes, tags, mrs, &recv->request));
 	if (!recv->request)
 		return GANTRY_OK; /* the steps stay prepared */

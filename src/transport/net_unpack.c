@@ -30,12 +30,28 @@ gantry_result net_unpack_fill(struct net_link *l, struct gantry_conn *conn)
 	TRY_NOW(l->device->ops->copy(l->device, &own, h->handle, sizeof(own)));
 	if (!own.meta)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "network %s gave a device handle without lists", net->name);
+	/* NCCL posts no receives then, and waits for ever. */
+	if (!h->needs_proxy_progress)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "the device handle of network %s has needsProxyProgress 0: kernels read lists, but the "
+			 "progress thread must post the receives",
+			 net->name);
 	conn->lists = own.meta;
 	conn->pages = own.bounce_buf;
 	conn->list_head = &((struct gantry_unpack_handle *)h->handle)->head;
 	conn->list = own.head;
 	conn->flags |= GANTRY_CONN_UNPACK;
 	return GANTRY_OK;
+}
+
+/* What the plugin gives for kernels goes unread here, as in NCCL's kernels: lists name all that they need. */
+gantry_result net_unpack_registered(const struct net_link *l, void *mr)
+{
+	void *dptr = NULL;
+
+	if (!l->context->unpack || l->send)
+		return GANTRY_OK;
+	return l->context->net->ops->get_device_mr(l->context->net, l->comm, mr, &dptr);
 }
 
 void net_unpack_mark(const struct net_link *l, const struct gantry_proxy_op *op, struct net_recv *recv)

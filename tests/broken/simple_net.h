@@ -12,6 +12,7 @@
  *   SIMPLE_DEVICES, SIMPLE_PROPERTIES(dev, p)           how many v11 has; changes their properties
  *   SIMPLE_REG(data, size, type), SIMPLE_DEREG(data)     memory of other types than the host's
  *   SIMPLE_TARGET(data), SIMPLE_FLUSH(data, size)        where what is for there goes to first
+ *   SIMPLE_ATTR(attr)      what setNetAttr does
  *   SIMPLE_MOST_BYTES      a message that is larger is refused by isend and irecv
  *   SIMPLE_RECVS           maxRecvs (4)
  *   SIMPLE_STASH           every message is kept aside first, and goes to the first receive with its tag: receives
@@ -120,6 +121,7 @@ static void unpack_close(struct comm *c);
 static int unpack_post(struct comm *c, struct request *r); /* 0: no list is free */
 static void unpack_arrived(struct comm *c, struct request *r);
 static ncclResult_t unpack_consumed(void *comm, int n, void *request);
+static ncclResult_t unpack_device_mr(void *comm, void *mhandle, void **dptr);
 #endif
 
 struct listener {
@@ -1112,6 +1114,14 @@ static ncclResult_t irecv_v11(void *comm, int n, void **data, size_t *sizes, int
 	return post_recv(comm, n, data, sizes, tags, request);
 }
 
+#ifdef SIMPLE_ATTR
+static ncclResult_t attr_v11(void *ctx, ncclNetAttr_v11_t *attr)
+{
+	SIMPLE_ATTR(attr);
+	return ctx ? ncclSuccess : ncclInvalidArgument;
+}
+#endif
+
 extern ncclNet_v11_t ncclNetPlugin_v11;
 EXPORT ncclNet_v11_t ncclNetPlugin_v11 = {
 	SIMPLE_ENTRIES_OF_ALL,
@@ -1122,7 +1132,11 @@ EXPORT ncclNet_v11_t ncclNetPlugin_v11 = {
 	.isend = isend_v11,
 	.irecv = irecv_v11,
 	.finalize = finalize_v11,
+#ifdef SIMPLE_ATTR
+	.setNetAttr = attr_v11,
+#endif
 #ifdef SIMPLE_UNPACK
+	.getDeviceMr = unpack_device_mr,
 	.irecvConsumed = unpack_consumed,
 #endif
 };

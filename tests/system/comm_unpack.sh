@@ -64,6 +64,7 @@ run unpack+reduce all_reduce --ranks 2 --plugin "$BUILD_DIR/lib/libnccl-net-gant
 unset GANTRY_UNPACK
 other=$BUILD_DIR/fixtures/libnccl-net-unpack.so
 run unpack+reduce all_reduce --ranks 2 --plugin "$other" -b 8 -e 1M -f 32
+like out "getDeviceMr: [1-9][0-9]* times" # for each buffer that is registered for receiving
 run unpack+reduce all_reduce --ranks 3 --algo ring --plugin "$other" -b 1M -e 1M -d half -o max
 run unpack sendrecv --ranks 2 --plugin "$other" -b 100k -e 4M -f 8
 
@@ -72,6 +73,7 @@ for wrong in count range sum; do
 	fails "ERR_PROTOCOL: a kernel received" $wrong all_reduce --ranks 2 --plugin "$other" -b 1M -e 1M
 done
 fails "ERR_PROTOCOL: a kernel received" sum sendrecv --ranks 2 --plugin "$other" -b 4M -e 4M
+fails "has needsProxyProgress 0" progress all_reduce --ranks 2 --plugin "$other" -b 8 -e 8
 fails "accept of rank" handle all_reduce --ranks 2 --plugin "$other" -b 8 -e 8
 
 # Ranks that do not agree, with a link for all channels and with one for each.

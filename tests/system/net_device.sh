@@ -63,6 +63,22 @@ done
 run 0 GANTRY_NET_FLUSH=on GANTRY_NET_GDR=off GANTRY_TEST_PTR_SUPPORT=3 -- -b 64k -e 64k
 lacks out "GPU memory"
 
+# Hints: any operation before a connection is made, then what each operation is, and no hint twice in a row.
+hints() { # PATTERN OP ARGUMENT...
+	local pattern=$1
+	shift
+	GANTRY_TEST_HINTS=1 timeout 200 "$gantry" perf "$@" --transport net --plugin "$plugin" --timeout 100s >"$tmp/out" 2>&1 ||
+		die "$*: $?"
+	like out "setNetAttr: send 1/[1-9]* peers 1/2 flows, recv 1/[1-9]* peers 1/2 flows, op 0xffffffff algo 0xffffffff proto 0xffffffff"
+	like out "$pattern"
+	[ "$(grep -c "setNetAttr.*op 0x[0-9a-f]* algo 0x[0-9a-f]* proto 0x[0-9]$" "$tmp/out")" -le 60 ] || die "$*: hints that say nothing new"
+}
+hints "send 1/1 peers 1/1 flows.* op 0x40 algo 0xffffffff" sendrecv --channels 2 -b 64k -e 64k -n 3 -w 1 --repeats 1
+hints "recv 1/1 peers 1/1 flows.* op 0x80 algo 0xffffffff" sendrecv --channels 2 -b 64k -e 64k -n 3 -w 1 --repeats 1
+hints "op 0x10 algo 0x2 proto 0x4" all_reduce --ranks 3 --channels 2 --algo ring --proto simple --check-only -b 1M -e 1M
+hints "op 0x4 algo 0x40 proto 0x1" all_gather --ranks 3 --channels 2 --algo pat --proto ll --check-only -b 96 -e 96
+hints "recv 2/2 peers 1/1 flows, op 0x400 algo" gather --ranks 3 --channels 2 --check-only -b 64k -e 64k
+
 # Of four devices the nearest is taken, if it is not too slow: here the CPUs count, on a machine that hwloc is told of.
 for cpu in 0 1; do
 	if "$gantry" doctor | grep -q "hwloc *yes" && taskset -c $cpu true 2>/dev/null; then

@@ -95,11 +95,8 @@ static void device_mr_job(struct check_side *s, void *arg)
 {
 	struct gpu_side *g = arg;
 	void *dptr = NULL;
-	gantry_result r =
-		CHECK_CALL(s, CHECK_SERVICE, "getDeviceMr", s->net->ops->get_device_mr(s->net, g->comm, g->mr, &dptr));
 
-	if (r != GANTRY_ERR_UNSUPPORTED)
-		check_ok(s, r, "getDeviceMr");
+	CHECK_MUST(s, CHECK_SERVICE, "getDeviceMr", s->net->ops->get_device_mr(s->net, g->comm, g->mr, &dptr));
 }
 
 static void gpu_open(struct gpu_side *g, struct check_side *s, struct gantry_device *dev, int dmabuf)

@@ -53,6 +53,28 @@ enum {
 /* The upper part of its plugin_id says whose data it is (IB has 1, Socket 2), the lower half which version. */
 #define NCCL_PROFILER_NET_VER_BITS 16
 
+/* Version 1 of IB's data, and of Socket's. */
+typedef struct {
+	uint8_t type;
+	struct {
+		int device;
+		uint64_t wr_id;
+		int opcode;
+		int qpNum;
+		size_t length;
+	} qp;
+} ncclProfilerNetIbDescr_v1_t;
+NCCL_ABI_SIZE(ncclProfilerNetIbDescr_v1_t, 40);
+typedef struct {
+	uint8_t type;
+	struct {
+		int fd;
+		int op;
+		size_t length;
+	} sock;
+} ncclProfilerNetSockDescr_v1_t;
+NCCL_ABI_SIZE(ncclProfilerNetSockDescr_v1_t, 24);
+
 /* What the three kinds of the proxy are described by has outlived all versions. */
 #define NCCL_PROFILER_PROXY_OP                                                                                         \
 	struct {                                                                                                       \

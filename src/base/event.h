@@ -37,6 +37,7 @@
 	X(XFER,           "transfer",       "conn",    "op",     "bytes")         \
 	X(KERNEL_OP,      "kernel op",      "conn",    "op",     "bytes")         \
 	X(COLL,           "collective",     "track",   "number", "bytes")         \
+	X(PLUGIN,         "plugin event",   "conn",    "event",  "bytes")         \
 	X(NCCL_CALL,      "nccl call",      "nccl",    "number", "bytes")         \
 	X(NCCL_OP,        "nccl op",        "op",      "number", "peer")          \
 	X(NCCL_STEP,      "nccl step",      "op",      "step",   "bytes")         \
@@ -70,6 +71,10 @@ enum gantry_event_kind {
  *
  * COLL is a block's share of a collective, as KERNEL_OP; track: a channel of a communicator. b = number | what << 32:
  * which collective it is, in the writer's words (gantry_trace_who.put_what).
+ *
+ * PLUGIN: what a foreign plugin recorded of its own through the profiler callback, as part of a step's message (net/
+ * plugin_events.h). b = number of the event | step << 32, c = bytes, if the plugin gives data whose layout is known. With
+ * END it is over, with CUT alone it is an update; both have no step.
  *
  * NCCL_*: what NCCL's profiler interface tells the plugin; ranks.h has their fields.
  */

@@ -154,6 +154,7 @@ const char *gantry_trace_upper(uint32_t kind)
 {
 	switch (kind) {
 	case GANTRY_EV_KERNEL_OP:
+	case GANTRY_EV_PLUGIN:
 		return "step";
 	case GANTRY_EV_SEND_POST:
 	case GANTRY_EV_SEND_DONE:
@@ -181,13 +182,23 @@ static void put_packed(struct gantry_json *j, const struct gantry_event *e)
 		gantry_json_str(j, "mode", gantry_trace_mode_names[mode]);
 }
 
+static void put_plugin(struct gantry_json *j, const struct gantry_event *e)
+{
+	int end = e->c & GANTRY_EV_OP_END ? 1 : 0, update = e->c & GANTRY_EV_OP_CUT ? 1 : 0;
+
+	if (!end && !update)
+		gantry_json_uint(j, "step", e->b >> 32);
+	gantry_json_int(j, "end", end);
+	gantry_json_int(j, "update", update);
+}
+
 static void put_event(const struct gantry_trace_who *owner, FILE *f, const struct gantry_event *e)
 {
 	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
 	const char *upper = gantry_trace_upper(e->kind);
-	int coll = e->kind == GANTRY_EV_COLL;
+	int coll = e->kind == GANTRY_EV_COLL, plugin = e->kind == GANTRY_EV_PLUGIN;
 	uint64_t values[3] = {e->a, upper || coll ? (uint32_t)e->b : e->b,
-			      is_packed(e->kind) || is_chunk(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
+			      is_packed(e->kind) || is_chunk(e->kind) || plugin ? GANTRY_EV_BYTES(e->c) : e->c};
 	struct gantry_json j;
 
 	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
@@ -202,7 +213,9 @@ static void put_event(const struct gantry_trace_who *owner, FILE *f, const struc
 	for (int i = 0; i < 3; i++)
 		if (*gantry_event_field(kind, i))
 			gantry_json_uint(&j, gantry_event_field(kind, i), values[i]);
-	if (upper)
+	if (plugin)
+		put_plugin(&j, e);
+	else if (upper)
 		gantry_json_uint(&j, upper, e->b >> 32);
 	if (is_chunk(e->kind))
 		gantry_json_uint(&j, "lane", GANTRY_EV_LANE(e->c));

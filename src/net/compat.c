@@ -27,9 +27,12 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "net/loader.h"
+#include "net/plugin_events.h"
 #include "net/props.h"
 
 MUTEX_KIND(compat_mu);
+
+enum { EVENTS_SINCE = 10 };
 
 #define EACH_VERSION(X) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 #define TABLE_MEMBER(version) ncclNet_v##version##_t v##version;
@@ -252,7 +255,9 @@ static gantry_result check_entries(const struct gantry_compat *c)
  * nothing to call for the end. */
 static gantry_result init_net(struct gantry_compat *c, uint64_t comm_id, struct compat_ctx *ctx) REQUIRES(compat_mu)
 {
-	ncclProfilerCallback_t profiler = c->nccl && c->nccl->profiler ? c->nccl->profiler : no_profiler;
+	ncclProfilerCallback_t profiler = !c->nccl	      ? gantry_plugin_event
+					  : c->nccl->profiler ? c->nccl->profiler
+							      : no_profiler;
 	int v = c->net.version;
 
 	if (v >= 11)
@@ -475,19 +480,18 @@ static gantry_result compat_reg_mr(struct gantry_net *net, void *comm, void *dat
 	RETURN_WITH(ret_mr, mr_of_plugin(mr));
 }
 
-static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
-				  void **ret_request)
+static gantry_result send_with(struct gantry_compat *c, void *comm, void *data, size_t size, int tag, void *mr,
+			       void *phandle, void **ret_request)
 {
-	struct gantry_compat *c = net->impl;
 	void *request;
 	gantry_result r;
 	int s = 0;
 
 	mr = mr_for_plugin(mr);
 	UNWRITTEN(c, request); /* in NCCL that of an earlier send */
-	if (net->version >= 10) {
-		r = CALL(c, v10, isend, comm, data, size, tag, mr, c->nccl ? c->nccl->phandle : NULL, &request);
-	} else if (net->version == 9) {
+	if (c->net.version >= 10) {
+		r = CALL(c, v10, isend, comm, data, size, tag, mr, phandle, &request);
+	} else if (c->net.version == 9) {
 		r = CALL(c, v9, isend, comm, data, size, tag, mr, &request);
 	} else {
 		TRY_NOW(narrow(c, "isend", size, &s));
@@ -496,13 +500,25 @@ static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data
 	RETURN_WITH(ret_request, request);
 }
 
-/* Plugins do not write to sizes and tags, though their types are not const. *request may be a hint, from v9 on. */
-static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
-				  const int *tags, void **mrs, void **request)
+static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+				  void **ret_request)
 {
 	struct gantry_compat *c = net->impl;
-	void *phandles[GANTRY_NET_MAX_RECVS], **handles = phandles, *req;
-	void *own[GANTRY_NET_MAX_RECVS];
+
+	return send_with(c, comm, data, size, tag, mr, c->nccl ? c->nccl->phandle : NULL, ret_request);
+}
+
+static gantry_result compat_isendp(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+				   struct gantry_net_note *note, void **ret_request)
+{
+	return send_with(net->impl, comm, data, size, tag, mr, note, ret_request);
+}
+
+/* Plugins do not write to sizes and tags, though their types are not const. *request may be a hint, from v9 on. */
+static gantry_result recv_with(struct gantry_compat *c, void *comm, int n, void **data, const size_t *sizes,
+			       const int *tags, void **mrs, void **phandles, void **request)
+{
+	void *own[GANTRY_NET_MAX_RECVS], *req;
 	int s[GANTRY_NET_MAX_RECVS];
 	gantry_result r;
 
@@ -510,17 +526,13 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: expected 1 to %d", c->label, n,
 			 GANTRY_NET_MAX_RECVS);
-	if (net->version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
+	if (c->net.version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
 		req = *request;
-	for (int i = 0; i < n; i++) {
-		phandles[i] = c->nccl ? c->nccl->phandle : NULL;
+	for (int i = 0; i < n; i++)
 		own[i] = mr_for_plugin(mrs[i]);
-	}
-	if (c->nccl && !c->nccl->phandle)
-		handles = NULL; /* NCCL's bootstrap */
-	if (net->version >= 10) {
-		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, own, handles, &req);
-	} else if (net->version == 9) {
+	if (c->net.version >= 10) {
+		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, own, phandles, &req);
+	} else if (c->net.version == 9) {
 		r = CALL(c, v9, irecv, comm, n, data, (size_t *)sizes, (int *)tags, own, &req);
 	} else {
 		for (int i = 0; i < n; i++)
@@ -528,6 +540,24 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 		r = CALL(c, v6, irecv, comm, n, data, s, (int *)tags, own, &req);
 	}
 	RETURN_WITH(request, req);
+}
+
+static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+				  const int *tags, void **mrs, void **request)
+{
+	struct gantry_compat *c = net->impl;
+	void *phandles[GANTRY_NET_MAX_RECVS];
+
+	for (int i = 0; i < GANTRY_NET_MAX_RECVS; i++)
+		phandles[i] = c->nccl ? c->nccl->phandle : NULL;
+	/* NCCL's bootstrap has no array. */
+	return recv_with(c, comm, n, data, sizes, tags, mrs, c->nccl && !c->nccl->phandle ? NULL : phandles, request);
+}
+
+static gantry_result compat_irecvp(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+				   const int *tags, void **mrs, struct gantry_net_note **notes, void **request)
+{
+	return recv_with(net->impl, comm, n, data, sizes, tags, mrs, (void **)notes, request);
 }
 
 /* NCCL skips the call where the plugin has none. */
@@ -560,6 +590,8 @@ static const struct gantry_net_ops compat_ops = {
 	.iflush = compat_iflush,
 	.test = compat_test,
 	.irecv_consumed = compat_irecv_consumed,
+	.isendp = compat_isendp,
+	.irecvp = compat_irecvp,
 };
 
 gantry_result gantry_compat_create(const void *table, int version, const char *label, ncclDebugLogger_t logger,
@@ -580,10 +612,11 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 	c->logger = logger;
 	if (strcmp(c->net.name, gantry_net_tcp()->name) != 0 &&
 	    (*gantry_params()->trace || *gantry_params()->stall_dir))
-		LOG_WARN(LOADER,
-			 "%s does not record its connections, so they appear in no trace (GANTRY_TRACE) and no stall "
-			 "report (GANTRY_STALL_DIR)",
-			 label);
+		LOG_WARN(
+			LOADER,
+			"%s does not record its connections, so they appear in no stall report (GANTRY_STALL_DIR), and "
+			"in a trace (GANTRY_TRACE) %s",
+			label, version >= EVENTS_SINCE ? "only if it has events of its own" : "neither");
 	*ret_net = &c->net;
 	return GANTRY_OK;
 }

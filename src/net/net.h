@@ -141,6 +141,11 @@ struct gantry_net_device_handle {
 	int needs_proxy_progress;
 };
 
+/* Which step of which connection a message is, for a plugin's own events in the trace (net/plugin_events.h). */
+struct gantry_net_note {
+	uint32_t conn, step;
+};
+
 struct gantry_net;
 struct iovec;
 
@@ -188,6 +193,12 @@ struct gantry_net_ops {
 				void **ret_request);
 	gantry_result (*irecvv)(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
 				void **ret_request);
+	/* isend and irecv with a note for each message, which a plugin's profiler events name (v10 and later). notes:
+	 * borrowed until test says done. */
+	gantry_result (*isendp)(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+				struct gantry_net_note *note, void **ret_request);
+	gantry_result (*irecvp)(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+				const int *tags, void **mrs, struct gantry_net_note **notes, void **request);
 	/* Is isendv faster than a copy to one place and isend? That may end while messages are on their way. */
 	int (*isendv_pays)(struct gantry_net *net, void *comm);
 	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so messages

@@ -132,6 +132,7 @@ struct net_step {
 	bool shared;		    /* it is of the part that all connections share */
 	uint32_t mode;
 	uint64_t size, place;
+	struct gantry_net_note note; /* of its message, for a plugin that records events */
 };
 
 struct net_conn {

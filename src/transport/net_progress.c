@@ -148,10 +148,21 @@ static gantry_result locate_step(struct gantry_proxy_conn *pc, struct net_conn *
 	return GANTRY_OK;
 }
 
+static gantry_result post_send(const struct gantry_proxy_conn *pc, const struct net_conn *nc, int tag,
+			       struct net_step *s)
+{
+	struct gantry_net *net = nc->link->context->net;
+
+	s->request = NULL;
+	if (!net->ops->isendp)
+		return net->ops->isend(net, nc->link->comm, s->data, s->size, tag, s->mr, &s->request);
+	s->note = (struct gantry_net_note){pc->id, (uint32_t)pc->moved};
+	return net->ops->isendp(net, nc->link->comm, s->data, s->size, tag, s->mr, &s->note, &s->request);
+}
+
 static gantry_result transmit_steps(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_net *net = nc->link->context->net;
 
 	while (pc->moved < pc->posted) {
 		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->moved);
@@ -168,10 +179,8 @@ static gantry_result transmit_steps(struct gantry_proxy_conn *pc, struct net_con
 		}
 		if (r != GANTRY_OK)
 			return r;
-		s->request = NULL;
 		net_attr_transfer(nc->link->context, op, 1);
-		TRY(net->ops->isend(net, nc->link->comm, s->data, s->size, tag_of(nc->link, op, nc->channel), s->mr,
-				    &s->request));
+		TRY(post_send(pc, nc, tag_of(nc->link, op, nc->channel), s));
 		if (!s->request) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
 			return GANTRY_OK;
@@ -321,15 +330,36 @@ static int oldest_call(const struct net_link *l, uint32_t *ret_call)
 	return found;
 }
 
+/* What the steps of a receive say of where they go. */
+struct buffers {
+	void *data[GANTRY_NET_MAX_RECVS], *mrs[GANTRY_NET_MAX_RECVS];
+	size_t sizes[GANTRY_NET_MAX_RECVS];
+	int tags[GANTRY_NET_MAX_RECVS];
+};
+
+static gantry_result post_recv(struct net_link *l, struct net_recv *recv, struct buffers *b)
+{
+	struct gantry_net *net = l->context->net;
+	struct gantry_net_note *notes[GANTRY_NET_MAX_RECVS];
+
+	if (!net->ops->irecvp)
+		return net->ops->irecv(net, l->comm, recv->n, b->data, b->sizes, b->tags, b->mrs, &recv->request);
+	for (int i = 0; i < recv->n; i++) {
+		struct net_conn *nc = recv->pc[i]->resources;
+
+		notes[i] = &nc->steps[recv->step[i] % GANTRY_STEPS].note;
+		*notes[i] = (struct gantry_net_note){recv->pc[i]->id, (uint32_t)recv->step[i]};
+	}
+	return net->ops->irecvp(net, l->comm, recv->n, b->data, b->sizes, b->tags, b->mrs, notes, &recv->request);
+}
+
 /* One receive for as many channels as can take a step of that call now. */
 static gantry_result post_group(struct net_link *l, int *ret_posted)
 {
-	struct gantry_net *net = l->context->net;
 	int at = __builtin_ctzll(~l->recvs_used);
 	struct net_recv *recv = &l->recvs[at];
-	int limit = l->shared ? l->context->props.max_recvs : 1, tags[GANTRY_NET_MAX_RECVS];
-	void *data[GANTRY_NET_MAX_RECVS], *mrs[GANTRY_NET_MAX_RECVS];
-	size_t sizes[GANTRY_NET_MAX_RECVS];
+	int limit = l->shared ? l->context->props.max_recvs : 1;
+	struct buffers b;
 	uint32_t call = 0;
 
 	ASSERT(l->nrecvs < NET_RECVS && ~l->recvs_used);
@@ -348,10 +378,10 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 		if (!may_group(l->subs[i]))
 			limit = 1;
 		s = &((struct net_conn *)l->subs[i]->resources)->steps[l->subs[i]->posted % GANTRY_STEPS];
-		data[recv->n] = s->data;
-		sizes[recv->n] = s->size;
-		tags[recv->n] = tag_of(l, gantry_proxy_op_of(l->subs[i], l->subs[i]->posted), i);
-		mrs[recv->n] = s->mr;
+		b.data[recv->n] = s->data;
+		b.sizes[recv->n] = s->size;
+		b.tags[recv->n] = tag_of(l, gantry_proxy_op_of(l->subs[i], l->subs[i]->posted), i);
+		b.mrs[recv->n] = s->mr;
 		recv->pc[recv->n] = l->subs[i];
 		recv->step[recv->n++] = l->subs[i]->posted;
 	}
@@ -359,7 +389,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 		return GANTRY_OK;
 	net_unpack_mark(l, gantry_proxy_op_of(recv->pc[0], recv->step[0]), recv);
 	net_attr_transfer(l->context, gantry_proxy_op_of(recv->pc[0], recv->step[0]), 0);
-	TRY_NOW(net->ops->irecv(net, l->comm, recv->n, data, sizes, tags, mrs, &recv->request));
+	TRY_NOW(post_recv(l, recv, &b));
 	if (!recv->request)
 		return GANTRY_OK; /* the steps stay prepared */
 	for (int i = 0; i < recv->n; i++) {

@@ -13,6 +13,8 @@
  *   SIMPLE_REG(data, size, type), SIMPLE_DEREG(data)     memory of other types than the host's
  *   SIMPLE_TARGET(data), SIMPLE_FLUSH(data, size)        where what is for there goes to first
  *   SIMPLE_ATTR(attr)      what setNetAttr does
+ *   SIMPLE_STARTED(event, phandle, bytes), SIMPLE_STOPPED(event)   of each message of a request that was posted, and when
+ *                          test reports it
  *   SIMPLE_MOST_BYTES      a message that is larger is refused by isend and irecv
  *   SIMPLE_RECVS           maxRecvs (4)
  *   SIMPLE_STASH           every message is kept aside first, and goes to the first receive with its tag: receives
@@ -81,6 +83,7 @@ struct request {
 	uint8_t *data[MAX_RECVS];
 	size_t posted[MAX_RECVS], real[MAX_RECVS];
 	int tags[MAX_RECVS];
+	void *events[MAX_RECVS];
 	struct header head; /* of a send */
 	size_t moved;	    /* of a send: header and payload */
 	uint64_t list;	    /* of a receive with a list, as the next line */
@@ -853,6 +856,10 @@ static ncclResult_t simple_test(void *request, int *done, int *sizes)
 		sizes[k] = (int)r->real[k];
 	if (sizes)
 		planted_sizes(c, r, sizes);
+#ifdef SIMPLE_STOPPED
+	for (int k = 0; k < r->n; k++)
+		SIMPLE_STOPPED(&r->events[k]);
+#endif
 	r->used = 0;
 	__atomic_fetch_sub(&planted_in_flight, 1, __ATOMIC_RELAXED);
 	c->tested++;
@@ -1096,13 +1103,26 @@ static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **comm, n
 	return simple_connect(dev, handle, comm, dev_handle);
 }
 
+static ncclResult_t started(ncclResult_t result, void **request, void **phandles, const size_t *sizes)
+{
+#ifdef SIMPLE_STARTED
+	struct request *r = *request;
+
+	for (int k = 0; result == ncclSuccess && r && k < r->n; k++)
+		SIMPLE_STARTED(&r->events[k], phandles[k], sizes[k]);
+#else
+	(void)request, (void)phandles, (void)sizes;
+#endif
+	return result;
+}
+
 static ncclResult_t isend_v11(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle,
 			      void **request)
 {
 	(void)mhandle;
 	if (phandle || BROKEN(events_no_handle))
 		simple_record(phandle);
-	return post_send(comm, data, size, tag, request);
+	return started(post_send(comm, data, size, tag, request), request, &phandle, &size);
 }
 
 static ncclResult_t irecv_v11(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
@@ -1111,7 +1131,7 @@ static ncclResult_t irecv_v11(void *comm, int n, void **data, size_t *sizes, int
 	(void)mhandles;
 	if (BROKEN(phandles_always))
 		simple_record(phandles[0]);
-	return post_recv(comm, n, data, sizes, tags, request);
+	return started(post_recv(comm, n, data, sizes, tags, request), request, phandles, sizes);
 }
 
 #ifdef SIMPLE_ATTR

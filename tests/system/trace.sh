@@ -71,6 +71,18 @@ without_ranks rx rx -e 4M --repeats 1
 "$gantry" trace -o "$tmp/both.json" "$tmp"/p2p-0.jsonl "$tmp"/rx-*.jsonl 2>"$tmp/err"
 [ $? = 1 ] && grep -q 'different clocks' "$tmp/err" || die "ranks and other processes in one picture"
 
+# What a foreign plugin records by itself is a row beside its connection: every message begins and ends once.
+other=$BUILD_DIR/fixtures/libnccl-net-device.so
+GANTRY_TEST_EVENTS=1 GANTRY_TRACE=$tmp/events-%r.jsonl timeout 280 "$gantry" perf sendrecv --transport net --plugin "$other" --channels 2 \
+	-b 64k -e 1M -f 4 -n 5 -w 1 --repeats 1 >"$tmp/out" 2>"$tmp/err" || die "events of a plugin: perf gives $?"
+begun=$(grep -h '"plugin event".*"bytes":[1-9][0-9]*,"step":[0-9]*,"end":0,"update":0' "$tmp"/events-?.jsonl | wc -l)
+over=$(grep -h '"plugin event".*"end":1,"update":0' "$tmp"/events-?.jsonl | wc -l)
+[ "$begun" -ge 40 ] && [ "$begun" = "$over" ] || die "events of a plugin: $begun begin and $over end"
+"$gantry" trace -o "$tmp/events.json" "$tmp"/events-?.jsonl || die "events of a plugin: trace gives $?"
+python3 "$SOURCE_DIR/tests/chrome_trace.py" "$tmp/events.json" >"$tmp/seen" || { cat "$tmp/seen" >&2; die "events of a plugin"; }
+grep -q "^process 1: $((begun / 2)) x plugin event" "$tmp/seen" || { cat "$tmp/seen" >&2; die "not all events of a plugin are bars"; }
+grep -q '"name":"send to rank 1, channel [01] (plugin)"' "$tmp/events.json" || die "events of a plugin have no row"
+
 # A network that is not Gantry's says that it has no part in it.
 GANTRY_TRACE=$tmp/foreign-%r.jsonl timeout 280 "$gantry" perf net -b 1k -e 1k -n 5 --repeats 1 \
 	--plugin "$BUILD_DIR/broken/libnccl-net-broken_none.so" >"$tmp/out" 2>"$tmp/err" || die "perf net with a foreign plugin"

@@ -220,7 +220,7 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 		snprintf(e.algo, sizeof(e.algo), "%s", json_get_text(line, "algo", ""));
 	}
 	e.end = json_get_int(line, "end", 0) != 0;
-	e.cut = json_get_int(line, "cut", 0) != 0;
+	e.cut = json_get_int(line, e.kind == GANTRY_EV_PLUGIN ? "update" : "cut", 0) != 0;
 	kept = ARRAY_ADD(f->events, f->nevents);
 	if (!kept)
 		return "no memory";

@@ -37,6 +37,7 @@ struct track {
 	const struct trace_track *coll; /* or */
 	int64_t link;			/* -1: none */
 	int recv;			/* of a link */
+	int plugin;			/* of a connection: what its plugin recorded */
 	int lane;			/* of a link; -1: the link's messages */
 	int64_t number;
 	int64_t drawn_to; /* ns: where its last bar ended */
@@ -110,7 +111,8 @@ void trace_put_us(struct gantry_json *j, const char *key, int64_t ns)
 static int is_of_conn(uint32_t kind)
 {
 	return kind == GANTRY_EV_PROXY_OP || kind == GANTRY_EV_PROXY_POST || kind == GANTRY_EV_PROXY_MOVE ||
-	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP;
+	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP ||
+	       kind == GANTRY_EV_PLUGIN;
 }
 
 static int is_of_link(uint32_t kind)
@@ -173,7 +175,7 @@ static void name_track(const struct draw *d, const struct track *t, char *buf, s
 
 	if (t->conn)
 		snprintf(buf, len, "%s rank %d, channel %d (%s)", t->conn->send ? "send to" : "recv from",
-			 t->conn->peer, t->conn->channel, t->conn->transport);
+			 t->conn->peer, t->conn->channel, t->plugin ? "plugin" : t->conn->transport);
 	else if (t->coll)
 		snprintf(buf, len, "collectives, channel %d", t->coll->channel);
 	else if (t->lane >= 0)
@@ -193,6 +195,7 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 	struct track t = {.link = -1, .lane = -1, .number = d->process, .drawn_to = d->zero};
 	char name[200];
 
+	t.plugin = e->kind == GANTRY_EV_PLUGIN;
 	if (is_of_conn(e->kind))
 		t.conn = trace_conn_of(d->f, e->v[0]);
 	else if (e->kind == GANTRY_EV_COLL)
@@ -207,7 +210,7 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 		struct track *k = &d->tracks[i];
 
 		if (k->conn == t.conn && k->coll == t.coll && k->link == t.link && k->recv == t.recv &&
-		    k->lane == t.lane)
+		    k->lane == t.lane && k->plugin == t.plugin)
 			return k;
 	}
 	name_track(d, &t, name, sizeof(name));
@@ -238,6 +241,7 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 	const char *name = b->kind == GANTRY_EV_SEND_POST   ? "send message"
 			   : b->kind == GANTRY_EV_RECV_POST ? "receive message"
 			   : t->coll			    ? b->coll
+			   : t->plugin			    ? "plugin event"
 			   : t->conn->send		    ? "send"
 							    : "recv";
 
@@ -255,7 +259,8 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 
 static int is_op(const struct trace_event *e)
 {
-	return e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP || e->kind == GANTRY_EV_COLL;
+	return e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP || e->kind == GANTRY_EV_COLL ||
+	       (e->kind == GANTRY_EV_PLUGIN && !e->cut);
 }
 
 static int begins(const struct trace_event *e)
@@ -274,7 +279,8 @@ static int belong(const struct trace_event *b, const struct trace_event *e)
 			  : b->kind == GANTRY_EV_RECV_POST ? GANTRY_EV_RECV_DONE
 							   : b->kind;
 
-	return e->kind == wanted && b->v[0] == e->v[0] && b->v[1] == e->v[1] && b->more == e->more;
+	return e->kind == wanted && b->v[0] == e->v[0] && b->v[1] == e->v[1] &&
+	       (b->more == e->more || b->kind == GANTRY_EV_PLUGIN);
 }
 
 static void draw_end(struct draw *d, const struct trace_event *e)

@@ -25,7 +25,7 @@ struct trace_event {
 	uint32_t kind;	 /* enum gantry_event_kind */
 	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */
-	int end, cut;	 /* PROXY_OP, KERNEL_OP */
+	int end, cut;	 /* PROXY_OP, KERNEL_OP; of PLUGIN, cut: an update */
 	int64_t more;	 /* what gantry_trace_upper names; -1: it has none */
 	/* Of a collective; "": it has none. */
 	char coll[16], type[12], redop[8], algo[16];

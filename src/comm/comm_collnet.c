@@ -22,6 +22,7 @@
 struct card {
 	int32_t failed;
 	uint64_t takes;				      /* GANTRY_COLLNET_BIT, in the second one */
+	uint64_t max_bytes;			      /* of a host's rank, in the first one, as the handle */
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE]; /* of a host's rank, in the first one */
 	char why[384];				      /* gantry_last_error's: a reducer's own reason comes last in it */
 };
@@ -94,7 +95,7 @@ static struct gantry_connector *end_of(const struct gantry_comm *comm, int send)
 }
 
 /* Both ends stand where connections with this rank itself would, for channel 0. */
-static gantry_result listen_here(struct gantry_comm *comm, unsigned char handle[GANTRY_NET_HANDLE_SIZE])
+static gantry_result listen_here(struct gantry_comm *comm, struct card *mine)
 {
 	struct comm_peer *p = &comm->peers[comm->rank];
 
@@ -107,7 +108,9 @@ static gantry_result listen_here(struct gantry_comm *comm, unsigned char handle[
 		p->conns[send][0].c.standing = 1;
 		TRY_NOW(comm_end_begin(comm, &p->conns[send][0], comm->rank, send, 0));
 	}
-	return gantry_collnet_listen(end_of(comm, 1), end_of(comm, 0), handle);
+	TRY_NOW(gantry_collnet_listen(end_of(comm, 1), end_of(comm, 0), mine->handle));
+	mine->max_bytes = gantry_collnet_max_bytes(end_of(comm, 1));
+	return GANTRY_OK;
 }
 
 static gantry_result open_here(struct gantry_comm *comm, const int *leaders, const struct card *all,
@@ -116,12 +119,16 @@ static gantry_result open_here(struct gantry_comm *comm, const int *leaders, con
 	gantry_result r = GANTRY_OK;
 	uint32_t n = (uint32_t)comm->coll->topo.nhosts;
 	const void **handles = calloc(n, sizeof(*handles));
-	struct gantry_collnet_hosts hosts = {.n = n, .handles = handles, .ranks = leaders, .stop = &comm->life.stop};
+	struct gantry_collnet_hosts hosts = {
+		.n = n, .handles = handles, .ranks = leaders, .max_bytes = UINT64_MAX, .stop = &comm->life.stop};
 
 	if (!handles)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for reducers");
 	for (uint32_t i = 0; i < n; i++) {
-		handles[i] = all[leaders[i]].handle;
+		const struct card *card = &all[leaders[i]];
+
+		handles[i] = card->handle;
+		hosts.max_bytes = card->max_bytes < hosts.max_bytes ? card->max_bytes : hosts.max_bytes;
 		hosts.own = leaders[i] == comm->rank ? i : hosts.own;
 	}
 	TRY(gantry_collnet_open(end_of(comm, 1), &hosts, ret_takes));
@@ -144,7 +151,7 @@ static gantry_result connect_reducers(struct gantry_comm *comm, const int *leade
 	struct card mine = {.takes = UINT64_MAX};
 
 	c->takes = UINT64_MAX;
-	if (leads && listen_here(comm, mine.handle) != GANTRY_OK)
+	if (leads && listen_here(comm, &mine) != GANTRY_OK)
 		card_fail(&mine);
 	TRY_NOW(exchange_cards(comm, &mine, all));
 	if (*c->no_network)

@@ -9,9 +9,9 @@
  *
  *   kernel --> ring of the sending end --> reducers --> ring of the receiving end --> kernel
  *
- * A slice is one reduction. It is posted when the kernel has filled its slot and there is room for the result, in the
- * order of steps, which is the same on all hosts: that is how reductions match. Registered memory takes the place of
- * either ring (PTR).
+ * A slice is one reduction, or several where the network takes no more at once (maxCollBytes of a plugin). It is posted
+ * when the kernel has filled its slot and there is room for the result, in the order of steps, which is the same on all
+ * hosts, as is where slices are cut: that is how reductions match. Registered memory takes the place of either ring (PTR).
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "transport/collnet.h"
@@ -36,12 +36,20 @@ struct collnet_end {
 	struct gantry_rings rings;
 };
 
-/* A reduction on its way, by step. */
+/* A step whose reductions are on their way. */
 struct collnet_step {
-	void *request;
 	uint32_t mode; /* of the receiving end */
 	uint64_t size, place;
 };
+
+/* A reduction on its way. */
+struct collnet_part {
+	void *request;
+	bool last; /* of its step */
+};
+
+/* What is cut is of elements of any type. */
+enum { COLLNET_UNIT = 8 };
 
 struct collnet {
 	int refs; /* of its two ends; the communicator's thread */
@@ -54,6 +62,12 @@ struct collnet {
 	int *ranks; /* by host */
 	struct collnet_end *send, *recv;
 	struct collnet_step steps[GANTRY_STEPS];
+	/* As many as one step each: more than networks were asked for before slices were cut, none would have to take. */
+	struct collnet_part parts[GANTRY_STEPS];
+	uint64_t posted, done; /* of parts */
+	uint64_t most;	       /* bytes of a part; a multiple of COLLNET_UNIT */
+	uint64_t moved;	       /* bytes of the step that is being posted */
+	char *from, *to;       /* its slots */
 };
 
 /* What a connector has: its own direction, and what both share. */
@@ -124,13 +138,20 @@ gantry_result gantry_collnet_listen(struct gantry_connector *send, struct gantry
 					     &n->listen);
 }
 
+uint64_t gantry_collnet_max_bytes(const struct gantry_connector *send)
+{
+	const struct collnet *n = ((struct collnet_resources *)send->resources)->net;
+
+	return n->plugin ? gantry_collnet_plugin_max_bytes(n->plugin) : UINT64_MAX;
+}
+
 static gantry_result open_plugin(struct collnet *n, const struct gantry_collnet_hosts *hosts, uint64_t *ret_takes)
 {
-	uint64_t most = GANTRY_STEPS * (uint64_t)n->send->rings.step_bytes[GANTRY_PROTO_SIMPLE], takes = 0;
+	uint64_t takes = 0;
 
-	if (gantry_collnet_plugin_max_bytes(n->plugin) < most)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "maxCollBytes of collNet is %zu, but slices may have %llu bytes",
-			 gantry_collnet_plugin_max_bytes(n->plugin), (unsigned long long)most);
+	if (hosts->max_bytes < COLLNET_UNIT)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "maxCollBytes of collNet is %llu: not even an element",
+			 (unsigned long long)hosts->max_bytes);
 	TRY_NOW(gantry_collnet_plugin_connect(n->plugin, hosts->handles, hosts->n, hosts->own));
 	TRY_NOW(gantry_collnet_plugin_register(n->plugin, n->send->host, n->send->rings.size, &n->send_mr));
 	TRY_NOW(gantry_collnet_plugin_register(n->plugin, n->recv->host, n->recv->rings.size, &n->recv_mr));
@@ -158,6 +179,7 @@ gantry_result gantry_collnet_open(struct gantry_connector *send, const struct ga
 	if (!n->ranks)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for reducers");
 	memcpy(n->ranks, hosts->ranks, hosts->n * sizeof(*n->ranks));
+	n->most = hosts->max_bytes / COLLNET_UNIT * COLLNET_UNIT;
 	*ret_takes = UINT64_MAX;
 	TRY_NOW(n->plugin ? open_plugin(n, hosts, ret_takes) : reducer_open(&config, &n->comm));
 	n->open = 1;
@@ -279,6 +301,51 @@ static gantry_result start_reduction(struct collnet *n, const struct gantry_prox
 	return GANTRY_OK;
 }
 
+/* Where the next step's bytes are, and where their sum goes. AGAIN: not yet. */
+static gantry_result begin_step(struct collnet *n, struct collnet_step *s)
+{
+	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
+	uint64_t place;
+	uint32_t mode;
+
+	if (n->moved) /* a part of it is on its way */
+		return GANTRY_OK;
+	if (!gantry_proxy_posted(pc, pc->moved, &mode, &s->size, &place)) {
+		gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+		return GANTRY_AGAIN;
+	}
+	if (place_result(n, s, &n->to) != GANTRY_OK) {
+		gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
+		return GANTRY_AGAIN;
+	}
+	if (pc->moved != back->posted)
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "step %llu does not match its result step %llu",
+			 (unsigned long long)pc->moved, (unsigned long long)back->posted);
+	n->from = mode == GANTRY_MODE_PTR ? (char *)(uintptr_t)place : ring_of(n->send, pc->moved);
+	return GANTRY_OK;
+}
+
+/* Posts the rest of a step. AGAIN: the network takes no more now. */
+static gantry_result post_parts(struct collnet *n, const struct gantry_proxy_op *op, const struct collnet_step *s)
+{
+	do {
+		uint64_t left = s->size - n->moved, bytes = left < n->most ? left : n->most;
+		void *request = NULL;
+
+		ASSERT(n->moved <= s->size && n->posted - n->done <= GANTRY_STEPS);
+		if (n->posted - n->done < GANTRY_STEPS) /* else the oldest part has the slot */
+			TRY_NOW(start_reduction(n, op, n->from + n->moved, n->to + n->moved, bytes, &request));
+		if (!request) {
+			gantry_proxy_waits(n->send->pc, GANTRY_WAIT_SOCKET);
+			return GANTRY_AGAIN;
+		}
+		n->parts[n->posted++ % GANTRY_STEPS] = (struct collnet_part){request, bytes == left};
+		n->moved += bytes;
+	} while (n->moved < s->size);
+	n->moved = 0;
+	return GANTRY_OK;
+}
+
 /* Posts what kernels have filled. */
 static gantry_result transmit_steps(struct collnet *n, int *worked)
 {
@@ -288,68 +355,75 @@ static gantry_result transmit_steps(struct collnet *n, int *worked)
 	while (pc->moved < pc->posted) {
 		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->moved);
 		struct collnet_step *s = &n->steps[pc->moved % GANTRY_STEPS];
-		uint64_t place;
-		uint32_t mode;
-		char *from, *to = NULL;
+		uint64_t before = n->posted;
+		gantry_result r;
 
 		if (!op) {
 			pc->moved++;
 			continue;
 		}
-		if (!gantry_proxy_posted(pc, pc->moved, &mode, &s->size, &place)) {
-			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
-			break;
-		}
-		if (place_result(n, s, &to) != GANTRY_OK) {
-			gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
-			break;
-		}
-		if (pc->moved != back->posted)
-			FAIL_NOW(GANTRY_ERR_INTERNAL, "step %llu does not match its result step %llu",
-				 (unsigned long long)pc->moved, (unsigned long long)back->posted);
-		from = mode == GANTRY_MODE_PTR ? (char *)(uintptr_t)place : ring_of(n->send, pc->moved);
-		TRY_NOW(start_reduction(n, op, from, to, s->size, &s->request));
-		if (!s->request) {
-			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
-			break;
-		}
+		r = begin_step(n, s);
+		if (r == GANTRY_OK)
+			r = post_parts(n, op, s);
+		*worked |= n->posted != before;
+		if (r != GANTRY_OK)
+			return r == GANTRY_AGAIN ? GANTRY_OK : r;
 		pc->moved += op->slice_steps;
 		back->posted += op->slice_steps;
-		*worked = 1;
 	}
 	return GANTRY_OK;
 }
 
-/* Reductions that are done: the slot is free again, and the result is there. */
+/* Takes the reductions that are done, until one is the last of its step. AGAIN: none is. */
+static gantry_result finish_step(struct collnet *n, int *worked)
+{
+	bool last = false;
+
+	while (!last && n->done < n->posted) {
+		struct collnet_part *part = &n->parts[n->done % GANTRY_STEPS];
+		int done = 0;
+
+		ASSERT(part->request);
+		TRY_NOW(n->plugin ? gantry_collnet_plugin_test(n->plugin, part->request, &done)
+				  : reducer_test(part->request, &done, NULL));
+		if (!done)
+			break;
+		part->request = NULL;
+		last = part->last;
+		n->done++;
+		*worked = 1;
+	}
+	return last ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+/* Steps whose reductions are done: the slot is free again, and the result is there. */
 static gantry_result complete_steps(struct collnet *n, int *worked)
 {
 	struct gantry_proxy_conn *pc = n->send->pc, *back = n->recv->pc;
 
-	while (pc->done < pc->moved) {
-		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->done);
-		struct collnet_step *s = &n->steps[pc->done % GANTRY_STEPS];
-		uint64_t step = pc->done;
-		int done = 0;
+	for (;;) {
+		const struct gantry_proxy_op *op = NULL;
+		const struct collnet_step *s;
+		gantry_result r;
 
-		if (!op) {
-			pc->done++;
-			continue;
-		}
-		ASSERT(s->request);
-		TRY_NOW(n->plugin ? gantry_collnet_plugin_test(n->plugin, s->request, &done)
-				  : reducer_test(s->request, &done, NULL));
-		if (!done) {
+		while (pc->done < pc->moved && !(op = gantry_proxy_op_of(pc, pc->done)))
+			pc->done++; /* a gap left by aligning */
+		if (n->done == n->posted)
+			return GANTRY_OK;
+		r = finish_step(n, worked);
+		if (r == GANTRY_AGAIN) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
 			gantry_proxy_waits(back, GANTRY_WAIT_PEER);
-			break;
+			return GANTRY_OK;
 		}
-		s->request = NULL;
-		back->moved = back->flushed = pc->done = step + op->slice_steps;
-		gantry_proxy_publish(back, step, s->mode, s->size, s->place);
+		TRY_NOW(r);
+		ASSERT(op); /* its last part was posted, so it has moved */
+		s = &n->steps[pc->done % GANTRY_STEPS];
+		back->moved = back->flushed = pc->done + op->slice_steps;
+		gantry_proxy_publish(back, pc->done, s->mode, s->size, s->place);
+		pc->done += op->slice_steps;
 		gantry_proxy_done(pc, pc->done);
-		*worked = 1;
 	}
-	return GANTRY_OK;
 }
 
 static void count_consumed(struct gantry_proxy_conn *pc, int *worked)

@@ -17,11 +17,14 @@
 /* After both ends' proxy_setup: where the other hosts reach this one. ERR_UNSUPPORTED: the network has no collNet. */
 gantry_result gantry_collnet_listen(struct gantry_connector *send, struct gantry_connector *recv,
 				    unsigned char ret_handle[GANTRY_NET_HANDLE_SIZE]);
+/* From then on: the most bytes of one reduction, here. */
+uint64_t gantry_collnet_max_bytes(const struct gantry_connector *send);
 
 struct gantry_collnet_hosts {
 	uint32_t n, own;
 	const void *const *handles; /* of each host */
 	const int *ranks;	    /* of the communicator, that listen there */
+	uint64_t max_bytes;	    /* the least of all hosts: slices are cut alike everywhere */
 	const uint32_t *stop;	    /* nonzero: the communicator has failed; waits end */
 };
 /* Blocks until all are connected, or GANTRY_CONNECT_TIMEOUT (a plugin may take what it likes). `connect` of both ends

@@ -399,6 +399,10 @@ static ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t co
 	struct coll_op o = {.kind = COLL_REDUCE, .type = type, .red = red, .send = send, .recv = recv};
 
 	(void)send_mr, (void)recv_mr;
+#ifdef SIMPLE_COLL_MOST
+	if (bytes > SIMPLE_COLL_MOST)
+		return ncclInvalidArgument;
+#endif
 	o.per = o.window = bytes;
 	return coll_post(comm, &o, request);
 }
@@ -515,6 +519,9 @@ static ncclResult_t coll_close_listen(void *listen_comm)
 	return ncclSuccess;
 }
 
+#ifndef SIMPLE_COLL_MOST
+#define SIMPLE_COLL_MOST NCCL_MAX_COLLNET_SIZE_BYTES
+#endif
 static char coll_other[] = "other";
 #define COLL_PROPERTIES(version, ...)                                                                                  \
 	static ncclResult_t coll_properties_v##version(int dev, ncclNetProperties_v##version##_t *p)                   \
@@ -530,9 +537,8 @@ static char coll_other[] = "other";
 	}
 COLL_PROPERTIES(6)
 COLL_PROPERTIES(8)
-COLL_PROPERTIES(10, .maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES, .maxCollBytes = NCCL_MAX_COLLNET_SIZE_BYTES)
-COLL_PROPERTIES(12, .maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES,
-		.maxCollBytes = BROKEN(coll_limit) ? 0 : NCCL_MAX_COLLNET_SIZE_BYTES)
+COLL_PROPERTIES(10, .maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES, .maxCollBytes = SIMPLE_COLL_MOST)
+COLL_PROPERTIES(12, .maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES, .maxCollBytes = BROKEN(coll_limit) ? 0 : SIMPLE_COLL_MOST)
 
 static ncclResult_t coll_init(ncclDebugLogger_t log)
 {

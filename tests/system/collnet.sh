@@ -60,6 +60,21 @@ GANTRY_NET_PLUGIN=$other right '[abd-z][a-z0-9]*' --ranks 3 --hosts 3 --algo col
 like err 'rank 0 gantry WARN comm: collnet: the network does not support reduction 0 of half; using another algorithm$'
 GANTRY_NET_PLUGIN=$other expect 0 all_reduce --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k -d half --check-only --explain
 like out '^# +collnet .* not for this: the network does not support the type$'
+# Slices are cut to what the plugin takes at once, by the least of all hosts.
+device="$BUILD_DIR/fixtures/libnccl-net-device.so"
+for most in 100000 4097 64 15; do
+	GANTRY_TEST_MAX_COLL=$most GANTRY_NET_PLUGIN=$device right collnet --ranks 3 --hosts 3 --algo collnet -b 8 -e 30k -f 61 -d double,int32 -o sum,max
+done
+GANTRY_TEST_MAX_COLL=100000 GANTRY_NET_PLUGIN=$device right collnet --ranks 4 --hosts 2 --algo collnet -b 3M -e 3M
+for rank in 1 0; do
+	GANTRY_TEST_MAX_COLL=$((5000 << rank)) GANTRY_NET_PLUGIN=$device GANTRY_HOST_ID=$rank RANK=$rank WORLD_SIZE=2 MASTER_ADDR=here timeout 100 \
+		"$gantry" perf all_reduce --id-file "$tmp/cut.id" --algo collnet -b 100k -e 100k --check-only --json >"$tmp/out.$rank" 2>&1 &
+	eval "pid$rank=$!"
+done
+wait $pid0 && wait $pid1 && grep -q '"algo": "collnet"' "$tmp/out.0" || { cat "$tmp"/out.?; die "hosts with different maxCollBytes"; }
+GANTRY_TEST_MAX_COLL=7 GANTRY_NET_PLUGIN=$device right '[abd-z][a-z0-9]*' --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k
+like err 'maxCollBytes of collNet is 7'
+
 GANTRY_NET_PLUGIN=$foreign expect 0 all_reduce --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: rank 0: gantry \(v12\): collNet init gave '
 like err 'WARN comm: collnet is unavailable, using other algorithms: rank 0: gantry \(v12\): collNet init gave '

@@ -4,8 +4,8 @@
  *
  *   context  one network and its context per communicator (net_link.c)
  *   link     one network connection per peer and direction, shared by the channels on Gantry's own network, whose tags
- *            are independent of each other; between GPUs and elsewhere each channel has one. Registered user memory
- *            (net_link.c)
+ *            are independent of each other; between GPUs and elsewhere each channel has one (net_link.c). Registered user
+ *            memory (net_mr.c)
  *   rails    the NICs that a context uses (net_rails.c)
  *   pool     where OFFSET steps live, of all channels and peers (net_pool.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)

@@ -78,6 +78,7 @@ struct comm_reg {
 	struct gantry_mem_info info;
 	struct gantry_ipc_handle ipc;
 	int exported;
+	uint64_t freed_seen; /* gantry_freed_count when it was made, or made anew */
 	void **handles;	     /* by connection: 2 * nchannels per peer; what proxy_register gave */
 	uint64_t *peer_base; /* by rank: where the peer has mapped it; 0: not asked, UINT64_MAX: it cannot */
 };
@@ -148,8 +149,9 @@ struct gantry_comm {
 	struct gantry_ipc_handle eventcounts_handle;
 	int all_notify;			/* every connected peer wakes this rank's eventcounts */
 	struct comm_launches *launches; /* launches.h */
-	struct gantry_list regs;	/* the caller's thread */
-	struct gantry_list gins; /* the same */
+	struct gantry_list regs;	/* the caller's thread, as the next two */
+	uint64_t freed_seen;		/* gantry_freed_count when all regs were looked at last */
+	struct gantry_list gins;
 	struct {			/* memory of peers: memory.c */
 		void **mapped;		/* the service thread's */
 		size_t nmapped;

@@ -7,6 +7,11 @@
  *                per peer, at the first transfer, through the control plane
  *   REGISTERED   with the network (proxy_register), once per connection, at the first transfer
  *
+ * What is registered is a promise of the program: the memory stays until it is deregistered. A program that gives it back by
+ * gantry_mem_free all the same may get the address again for other memory. So before a registration is looked for, those
+ * of freed memory lose what was made of them at peers and with networks, and get it anew when they are used again. Memory
+ * that goes back otherwise (munmap, cudaFree) is not seen: nothing but what the program registers is ever kept.
+ *
  * Where it cannot be done the transfer is copied through the connection's ring, silently: registering never breaks it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
@@ -17,6 +22,7 @@
 #include "base/param.h"
 #include "comm/comm_coll.h"
 #include "comm/launches.h"
+#include "device/freed.h"
 
 #define CANNOT UINT64_MAX
 
@@ -43,6 +49,7 @@ gantry_result comm_memory_register(struct gantry_comm *comm, void *ptr, size_t s
 		FAIL(GANTRY_ERR_NOMEM, "no memory to register a buffer");
 	reg->base = ptr;
 	reg->size = size;
+	reg->freed_seen = gantry_freed_count();
 	TRY(comm->device->ops->pointer(comm->device, ptr, &reg->info));
 	if (!gantry_slot_can_point((uint64_t)(uintptr_t)ptr, size))
 		LOG_INFO(COMM, "%p is above 2^48: transfers from it are copied", ptr);
@@ -58,6 +65,69 @@ out:
 	return r;
 }
 
+struct map_request {
+	struct gantry_ipc_handle ipc;
+	uint64_t address; /* UNMAP: as sent to the peer */
+};
+
+/* With the network. */
+static void release_handles(struct gantry_comm *comm, struct comm_reg *reg)
+{
+	for (int peer = 0; peer < comm->nranks; peer++) {
+		for (int i = 0; i < 2 * comm->nchannels; i++) {
+			void **handle = &reg->handles[peer * 2 * comm->nchannels + i];
+			int send = i >= comm->nchannels, ch = i % comm->nchannels;
+			struct gantry_connector *c;
+
+			if (*handle && *handle != (void *)(uintptr_t)CANNOT) {
+				ASSERT(comm->peers[peer].conns[send]);
+				c = &comm->peers[peer].conns[send][ch].c;
+				comm_side_of(c)->proxy_deregister(c->proxy, *handle);
+			}
+			*handle = NULL;
+		}
+	}
+}
+
+static void unmap_at_peers(struct gantry_comm *comm, struct comm_reg *reg)
+{
+	struct map_request request;
+
+	memset(&request, 0, sizeof(request));
+	for (int peer = 0; peer < comm->nranks; peer++) {
+		uint64_t address = reg->peer_base[peer];
+		size_t n = 0;
+
+		reg->peer_base[peer] = 0;
+		if (!address || address == CANNOT || comm_check(comm) != GANTRY_OK)
+			continue;
+		request.address = address - (uint64_t)(reg->base - (char *)reg->info.base);
+		gantry_ctl_call(comm->ctl, peer, COMM_CALL_UNMAP, &request, sizeof(request), NULL, &n);
+	}
+}
+
+/* Registrations of memory that was freed since the last look: begun anew, with what is at the address now. */
+static void renew_freed(struct gantry_comm *comm)
+{
+	uint64_t now = gantry_freed_count();
+
+	if (now == comm->freed_seen)
+		return;
+	gantry_list_each_entry (reg, &comm->regs, struct comm_reg, node) {
+		if (!gantry_freed_since(reg->freed_seen, reg->base, reg->size))
+			continue;
+		LOG_INFO(COMM, "%zu bytes at %p were freed before they were deregistered", reg->size,
+			 (void *)reg->base);
+		unmap_at_peers(comm, reg);
+		release_handles(comm, reg);
+		reg->exported = 0;
+		if (comm->device->ops->pointer(comm->device, reg->base, &reg->info) != GANTRY_OK)
+			reg->size = 0; /* nothing is found in it any more */
+		reg->freed_seen = now;
+	}
+	comm->freed_seen = now;
+}
+
 static struct comm_reg *find_reg(struct gantry_comm *comm, const char *buf, uint64_t bytes)
 {
 	gantry_list_each_entry (reg, &comm->regs, struct comm_reg, node) {
@@ -66,11 +136,6 @@ static struct comm_reg *find_reg(struct gantry_comm *comm, const char *buf, uint
 	}
 	return NULL;
 }
-
-struct map_request {
-	struct gantry_ipc_handle ipc;
-	uint64_t address; /* UNMAP: as sent to the peer */
-};
 
 /*
  * Asks the peer's process to map the allocation; remembers the answer either way. The peer's kernel may be waiting for us
@@ -125,6 +190,7 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const char
 	*ret_place = address;
 	if (cc->c.sharing == GANTRY_SHARES_ADDRESSES)
 		return is_good_there(comm, &cc->c, buf);
+	renew_freed(comm);
 	reg = find_reg(comm, buf, bytes);
 	if (!reg)
 		return 0;
@@ -227,19 +293,7 @@ uint8_t comm_memory_ptr(struct gantry_comm *comm, const struct comm_collective *
 
 static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 {
-	for (int peer = 0; peer < comm->nranks; peer++) {
-		for (int i = 0; i < 2 * comm->nchannels; i++) {
-			void *handle = reg->handles[peer * 2 * comm->nchannels + i];
-			int send = i >= comm->nchannels, ch = i % comm->nchannels;
-			struct gantry_connector *c;
-
-			if (!handle || handle == (void *)(uintptr_t)CANNOT)
-				continue;
-			ASSERT(comm->peers[peer].conns[send]);
-			c = &comm->peers[peer].conns[send][ch].c;
-			comm_side_of(c)->proxy_deregister(c->proxy, handle);
-		}
-	}
+	release_handles(comm, reg);
 	gantry_list_remove(&reg->node);
 	free(reg->handles);
 	free(reg->peer_base);
@@ -249,7 +303,6 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 {
 	struct comm_reg *reg = NULL;
-	struct map_request request;
 
 	if (!comm || !handle)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: comm or the registration is NULL");
@@ -259,15 +312,7 @@ gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 	if (!reg)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: %p is not a registration of this communicator",
 			 handle);
-	memset(&request, 0, sizeof(request));
-	for (int peer = 0; peer < comm->nranks; peer++) {
-		size_t n = 0;
-
-		if (!reg->peer_base[peer] || reg->peer_base[peer] == CANNOT || comm_check(comm) != GANTRY_OK)
-			continue;
-		request.address = reg->peer_base[peer] - (uint64_t)(reg->base - (char *)reg->info.base);
-		gantry_ctl_call(comm->ctl, peer, COMM_CALL_UNMAP, &request, sizeof(request), NULL, &n);
-	}
+	unmap_at_peers(comm, reg);
 	reg_free(comm, reg);
 	return GANTRY_OK;
 }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/eventcount.h"
 #include "base/log.h"
+#include "device/freed.h"
 
 #define AWAIT_NS 10000000000ull
 
@@ -62,6 +63,20 @@ const char *gantry_device_name(const struct gantry_device *dev)
 	return dev->name;
 }
 
+gantry_result gantry_mem_free(struct gantry_device *dev, void *ptr)
+{
+	struct gantry_mem_info info;
+	gantry_result r = GANTRY_AGAIN;
+
+	gantry_log_trying(1); /* free says what is wrong with it */
+	if (ptr)
+		r = dev->ops->pointer(dev, ptr, &info);
+	gantry_log_trying(0);
+	if (r == GANTRY_OK && info.base)
+		gantry_freed_put(info.base, info.size);
+	return dev->ops->free(dev, ptr);
+}
+
 /* clang-format off */
 #define PASS_ON(function, op, params, args)                                                                            \
 	gantry_result function params                                                                                  \
@@ -69,7 +84,6 @@ const char *gantry_device_name(const struct gantry_device *dev)
 		return dev->ops->op args;                                                                              \
 	}
 PASS_ON(gantry_mem_alloc, alloc, (struct gantry_device *dev, size_t size, void **ret_ptr), (dev, size, ret_ptr))
-PASS_ON(gantry_mem_free, free, (struct gantry_device *dev, void *ptr), (dev, ptr))
 PASS_ON(gantry_mem_copy, copy, (struct gantry_device *dev, void *dst, const void *src, size_t size),
 	(dev, dst, src, size))
 PASS_ON(gantry_stream_create, stream_create, (struct gantry_device *dev, struct gantry_stream **ret_stream),

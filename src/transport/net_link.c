@@ -233,6 +233,7 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 	/* Gantry's own looks at a registration only for memory of a GPU. */
 	x->any_memory = x->net == gantry_net_tcp() && gantry_traits(device)->cpu_reads_memory;
 	net_attr_init(x);
+	net_globals_init(x);
 	gantry_list_init(&x->pools);
 	x->refs = 1;
 	gantry_list_append(&contexts, &x->node);
@@ -386,8 +387,7 @@ static void destroy_link(struct net_link *l)
 
 	ASSERT(!l->refs);
 	gantry_list_each_entry_safe (m, &l->memory, struct net_mem, node) {
-		net->ops->dereg_mr(net, l->comm, m->mr);
-		free(m);
+		net_link_forget(l, m);
 	}
 	net_pool_deregister(l);
 	for (struct net_conn *nc = l->gone; nc; nc = nc->next) {

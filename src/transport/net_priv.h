@@ -46,7 +46,8 @@ struct net_rail {
 	struct gantry_addr addr;
 };
 
-MUTEX_KIND(net_attr_mu); /* of the hints given last; held while they are given */
+MUTEX_KIND(net_globals_mu); /* of registrations that connections share; held while one is made or given back */
+MUTEX_KIND(net_attr_mu);    /* of the hints given last; held while they are given */
 
 /* The network that the transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. Ranks of one process have
  * contexts of their own. */
@@ -70,7 +71,18 @@ struct net_context {
 	struct net_attr_mu attr_mu;
 	struct gantry_net_attr attr GUARDED_BY(net_attr_mu); /* given last */
 	struct gantry_list pools;			     /* net_pool.c's lock */
+	struct net_globals_mu globals_mu;
+	struct gantry_list globals GUARDED_BY(net_globals_mu);
 	uint64_t pinned; /* bytes that its connections and pools have taken; relaxed */
+};
+
+/* A registration that all connections of a context share (regIsGlobal). */
+struct net_global {
+	struct gantry_list node; /* of its context; under the lock, as refs */
+	const char *base;
+	size_t size;
+	int type, refs; /* refs: links that use it */
+	void *mr;
 };
 
 struct net_mem {
@@ -78,6 +90,7 @@ struct net_mem {
 	char *base;
 	size_t size;
 	void *mr;
+	struct net_global *global; /* counted; NULL: mr is this link's own */
 	int refs;
 };
 
@@ -194,6 +207,9 @@ gantry_result net_context_alloc(struct net_context *x, int send, size_t size, ch
 void net_context_free(struct net_context *x, int send, char *host);
 int net_context_memory(const struct net_context *x, int send); /* its type: GANTRY_NET_PTR_* */
 gantry_result net_link_register(struct net_link *l, char *p, size_t size, int type, void **ret_mr);
+void net_globals_init(struct net_context *x);
+/* The end of a user's registration, at once: the link is going. */
+void net_link_forget(struct net_link *l, struct net_mem *m);
 /* The same, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
 /* Gives a conn its reserve in a pool; step: the largest that this rank has; coll_step: of collectives, 0: as that. */

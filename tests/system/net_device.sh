@@ -51,8 +51,12 @@ wait $pid0 && wait $pid1 && grep -q "wrong bytes: 0; OK" "$tmp/out.0" || { cat "
 
 # Flushed after every receive; and memory registered once for all connections, if the device says that this is enough.
 run 0 GANTRY_NET_FLUSH=on -- -b 8 -e 1M -f 32
-run 0 GANTRY_TEST_GLOBAL=1 GANTRY_SPLIT_MIN=4096 -- --mode offset --channels 4 -b 1M -e 1M
-has out "# wrong bytes: 0; OK"
+for mode in offset ptr; do
+	run 0 GANTRY_TEST_GLOBAL=1 GANTRY_SPLIT_MIN=4096 -- --mode $mode --channels 4 -b 1M -e 1M
+	has out "# wrong bytes: 0; OK"
+	has out " net       $mode "
+	lacks out "regMr gave"
+done
 
 # A network that takes GPU memory gets it as such, and is asked to flush it: in a ring and in the pool.
 for mode in normal offset; do

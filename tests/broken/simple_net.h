@@ -245,7 +245,7 @@ static ncclResult_t comm_make(int fd, int sending, void **ret_comm)
 	c->fd = fd;
 	c->sending = sending;
 	c->count = sending ? SENDS : RECVS;
-	c->number = comms_made++;
+	c->number = __atomic_fetch_add(&comms_made, 1, __ATOMIC_RELAXED);
 	c->epoch = planted_epoch;
 	planted_table[c->number % PLANTED_TABLE] = c;
 	if (BROKEN(leak_map))
@@ -572,7 +572,7 @@ static void message_done(struct comm *c, struct request *r)
 		r->data[c->buffer][c->head.size - 1] ^= 1;
 	planted_arrived(c, r->data[c->buffer], c->head.size);
 	r->arrived[r->got] = c->buffer;
-	if (BROKEN(last_comm) && c->number < comms_made - 3)
+	if (BROKEN(last_comm) && c->number < __atomic_load_n(&comms_made, __ATOMIC_RELAXED) - 3)
 		c->error = ncclInternalError;
 	if (BROKEN(counter_wraps) && c->finished == 1 << 16)
 		c->error = ncclInternalError;
@@ -1023,7 +1023,8 @@ EXPORT ncclNet_v8_t ncclNetPlugin_v8 = {
 	.irecv = irecv_v8,
 };
 
-static ncclProfilerCallback_t simple_profiler;
+static ncclProfilerCallback_t simple_profiler; /* atomic */
+#define SIMPLE_EVENT(...) __atomic_load_n(&simple_profiler, __ATOMIC_RELAXED)(__VA_ARGS__)
 
 static ncclResult_t init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t profiler)
@@ -1037,7 +1038,7 @@ static ncclResult_t init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11
 	if (BROKEN(init_slow))
 		usleep(60000);
 	contexts_open++;
-	simple_profiler = profiler;
+	__atomic_store_n(&simple_profiler, profiler, __ATOMIC_RELAXED);
 	*ctx = malloc(1);
 	return *ctx ? ncclSuccess : ncclSystemError;
 }
@@ -1047,9 +1048,9 @@ static ncclResult_t simple_record(void *phandle)
 	void *event = NULL;
 
 	if (BROKEN(events) || BROKEN(events_left) || BROKEN(events_no_handle))
-		simple_profiler(&event, 0, BROKEN(events_no_handle) ? NULL : phandle, 0, NULL);
+		SIMPLE_EVENT(&event, 0, BROKEN(events_no_handle) ? NULL : phandle, 0, NULL);
 	if (BROKEN(events) || BROKEN(events_unstarted))
-		simple_profiler(&event, 1, phandle, 0, NULL);
+		SIMPLE_EVENT(&event, 1, phandle, 0, NULL);
 	return ncclSuccess;
 }
 

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists what no product reaches: unreached.py [--why NAME] [ROOT]
 
-The products are the libraries, the plugin and the tool. Reached is what their exported names (src/**/*.map), the tool's
-main, constructors and the functions that the tool puts before libc's lead to, by name: functions, macros and tables of
-src, operations of devices (device/ops.def) that some code calls, kernels (kernels.def) that some code launches,
-parameters (base/params.def) that some code reads. Whatever is left is printed, and the exit status is 1.
+The products are the libraries and the plugin. Reached is what their exported names (src/**/*.map) and constructors lead to,
+by name: functions, macros and tables of src, operations of devices (device/ops.def) that some code calls, kernels
+(kernels.def) that some code launches, parameters (base/params.def) that some code reads. What of src only the tool
+reaches (its main, and the functions that it puts before libc's) is in scripts/tool_only.txt, with the reason for which it
+is in src. Whatever else is left is printed, and entries of that list that are none, and the exit status is 1.
 
 The sources are read as text (the tokenizer of house.py): every branch of an #if counts, for both devices. A name counts
 for the file's own static function of that name, else for all that have external linkage. Members (`x->name`, `.name =`)
@@ -22,6 +23,7 @@ import sys
 from house import NOT_NAMES, function_name
 
 ROOM = ("src", "tools")
+ALLOWED = "scripts/tool_only.txt"
 BEFORE_LIBC = "tools/common/count_calls.c"  # functions with libc's names, for the libraries that the tool loads
 # Macros that others look at: of the C library, of compilers, of our own headers under several names.
 LOOKED_AT = re.compile(r"^_(GNU_SOURCE|FORTIFY_SOURCE)$")
@@ -92,10 +94,15 @@ def is_macro(name):
     return name.upper() == name
 
 
+def of_tool(path):
+    return path.startswith("tools" + os.sep)
+
+
 class Tree:
     def __init__(self, root):
         self.root, self.things, self.roots, self.macros_only = root, [], [], []
-        self.members, self.params_read = set(), set()
+        # By whether tools/ has them: a product's code, or the tool's.
+        self.members, self.params_read = ({False: set(), True: set()} for _ in range(2))
         self.arguments = set()  # words that macros are given: what names are pasted of
         self.includes, self.parts = {}, {}  # by file: the headers that it names itself, and all of them
         for path in sorted(self.files()):
@@ -181,16 +188,16 @@ class Tree:
             self.read_pre(path, s, line)
         for i, (_, s, _) in enumerate(code):
             if s == "ops" and i + 2 < len(code) and code[i + 1][1] in ("->", "."):
-                self.members.add(code[i + 2][1])
+                self.members[of_tool(path)].add(code[i + 2][1])
         for m in CALLED.finditer(text):
             self.arguments.update(re.findall(r"\w+", m.group(1)))
-        self.read_params(text)
+        self.read_params(path, text)
         self.read_chunks(path, code, ends)
 
-    def read_params(self, text):
+    def read_params(self, path, text):
         holders = re.findall(r"struct gantry_params \*?(\w+)", text)
         for who in [r"gantry_params\(\)"] + [re.escape(h) for h in holders]:
-            self.params_read |= set(re.findall(r"\b" + who + r"(?:->|\.)(\w+)", text))
+            self.params_read[of_tool(path)] |= set(re.findall(r"\b" + who + r"(?:->|\.)(\w+)", text))
 
     def read_pre(self, path, s, line):
         m = DEFINE.match(s)
@@ -241,7 +248,7 @@ class Tree:
         words = {w for k, w, _ in head if k == "word"}
         # It runs by itself; or a macro makes its head (K(name, ...) { ... }), so it has no name here.
         if "constructor" in words or "destructor" in words or path == BEFORE_LIBC or is_macro(name):
-            self.members |= self.root_of("by itself", path, names_in(body) | names_in(head)).names
+            self.members[of_tool(path)] |= self.root_of("by itself", path, names_in(body) | names_in(head)).names
             return
         if name == "main":
             self.root_of("main", path, names_in(body))
@@ -263,7 +270,7 @@ class Tree:
                 break
         if at is None:
             if is_macro(words[0]) and len(chunk) > 1 and chunk[1][1] == "(":
-                self.members |= self.root_of("by itself", path, names_in(chunk)).names
+                self.members[of_tool(path)] |= self.root_of("by itself", path, names_in(chunk)).names
             else:
                 self.macros_only.append((path, set(words)))
             return
@@ -291,7 +298,32 @@ class Tree:
         theirs = [t for t in found if t.static and (path.endswith(".def") or path in self.reads(t.path))]
         return shared + [t for t in theirs if not shared or t.kind == "macro"]
 
-    def reach(self):
+    def reach(self, allowed):
+        """What nothing reaches; what only the tool does, without and with what `allowed` leads to; names of that which are none."""
+        self.reach_from(False)
+        products = {id(t) for t in self.things if t.reached is not None}
+        named = set()
+        for t in self.roots + self.things:
+            if of_tool(t.path):
+                named |= t.names
+        calls = self.members[True] - self.members[False]
+        entries = [t for t in self.things if t.name in allowed and re.match("src/", t.path) and t.reached is None]
+        stale = allowed - {t.name for t in entries if t.name in named or t.name in calls or self.is_op(t)}
+        self.reach_from(None, entries)
+        by_list = {id(t) for t in self.things if t.reached is not None}
+        self.reach_from(True)
+        mine = [t for t in self.things if re.match(r"src/(?!abi/)", t.path) and id(t) not in products]
+        left = [t for t in mine if t.reached is None]
+        tool_only = [t for t in mine if t.reached is not None]
+        return left, [t for t in tool_only if id(t) not in by_list], tool_only, stale
+
+    def is_op(self, t):
+        """A device's function of an operation that the tool alone calls."""
+        m = re.match(r"gantry_(?:host|cuda)_(\w+)$", t.name)
+        return bool(m) and m.group(1) in self.members[True] - self.members[False]
+
+    def reach_from(self, tool, entries=()):
+        """From roots of the tool's, or those of products; None: from these alone."""
         todo = []
 
         def take(t, why):
@@ -299,17 +331,22 @@ class Tree:
                 t.reached = why
                 todo.append(t)
 
+        for t in entries:
+            take(t, Thing("list", "", ALLOWED, 0))
         for t in self.roots:
-            todo.append(t)
+            if of_tool(t.path) == tool:
+                todo.append(t)
         for path, words in self.macros_only:
-            for w in words:
+            for w in words if of_tool(path) == tool else ():
                 for t in self.resolve(path, w):
                     if t.kind == "macro":
                         take(t, Thing("declaration", "", path, 0))
         for t in self.things:
-            if t.kind == "operation of devices" and t.name in self.members:
+            if tool is None:
+                break
+            if t.kind == "operation of devices" and t.name in self.members[tool]:
                 take(t, Thing("call", "ops->" + t.name, t.path, 0))
-            elif t.kind == "parameter" and t.names & self.params_read:
+            elif t.kind == "parameter" and t.names & self.params_read[tool]:
                 take(t, Thing("read", "", t.path, 0))
             elif LOOKED_AT.match(t.name):
                 take(t, Thing("compiler", "", t.path, 0))
@@ -325,7 +362,6 @@ class Tree:
                         for u in found:
                             if u.kind not in ("operation of devices", "parameter", "kernel"):
                                 take(u, t)
-        return [t for t in self.things if t.reached is None and re.match(r"src/(?!abi/)", t.path)]
 
 
 def why(tree, name):
@@ -337,6 +373,26 @@ def why(tree, name):
         print("\n    from ".join(chain))
 
 
+def in_order(things):
+    return sorted(things, key=lambda t: (t.kind, t.path, t.line))
+
+
+def read_allowed(path):
+    """Names of a file: those of a line end at its colon, behind which is the reason; # begins a comment."""
+    if not os.path.exists(path):
+        return set()
+    names = set()
+    with open(path, encoding="utf-8") as f:
+        for number, line in enumerate(f, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            head, colon, reason = line.partition(":")
+            if not colon or not reason.strip():
+                sys.exit(f"{path}:{number}: a line is `name...: reason`")
+            names |= set(head.split())
+    return names
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--why", metavar="NAME", help="by which way it is reached")
@@ -345,17 +401,26 @@ def main():
     tree = Tree(args.root)
     if not tree.things or not tree.roots:
         sys.exit(f"no sources under {args.root}")
-    left = tree.reach()
+    left, not_listed, tool_only, stale = tree.reach(read_allowed(os.path.join(args.root, ALLOWED)))
     if args.why:
         why(tree, args.why)
         return 0
-    for t in sorted(left, key=lambda t: (t.kind, t.path, t.line)):
-        print(f"{t.path}:{t.line}: {t.kind} {t.name}: no product reaches it")
+    lines = [f"{t.path}:{t.line}: {t.kind} {t.name}: no product reaches it" for t in in_order(left)]
+    lines += [
+        f"{t.path}:{t.line}: {t.kind} {t.name}: only the tool reaches it, and {ALLOWED} does not say why it is in src"
+        for t in in_order(not_listed)
+    ]
+    lines += [f"{ALLOWED}: {n}: not something that only the tool reaches" for n in sorted(stale)]
+    print("".join(x + "\n" for x in lines), end="")
     kinds = {}
     for t in tree.things:
         kinds[t.kind] = kinds.get(t.kind, 0) + 1
-    print(", ".join(f"{n} of kind {k}" for k, n in sorted(kinds.items())) + f"; {len(left)} not reached", file=sys.stderr)
-    return 1 if left else 0
+    print(
+        ", ".join(f"{n} of kind {k}" for k, n in sorted(kinds.items()))
+        + f"; {len(left)} not reached, {len(tool_only)} by the tool alone",
+        file=sys.stderr,
+    )
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

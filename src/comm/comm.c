@@ -498,6 +498,7 @@ gantry_result comm_take_config(const struct gantry_comm_config *config, struct g
 	if (!ret_own->channels)
 		ret_own->channels = (int)gantry_params()->channels;
 	TRY_NOW(gantry_transport_load_libs());
+	TRY_NOW(gantry_transport_net_check());
 	return gantry_transport_check(ret_own->transport);
 }
 

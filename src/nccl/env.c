@@ -115,6 +115,66 @@ static const char *to_plugin(size_t param, const char *value, char *buf)
 	return to_same(param, value, buf);
 }
 
+/*
+ * Subsystems: what of ours may have to say something about them. A list is what is logged, after ^ what is not; then one of
+ * ours is left out if nothing that remains would need it, and those that NCCL has no word for stay.
+ */
+static const struct {
+	const char *nccl;
+	uint32_t mask;
+} subsystems[] = {
+	{"INIT", GANTRY_SUBSYS_BASE | GANTRY_SUBSYS_COMM | GANTRY_SUBSYS_LOADER | GANTRY_SUBSYS_DEVICE},
+	{"COLL", GANTRY_SUBSYS_COMM},
+	{"P2P", GANTRY_SUBSYS_COMM},
+	{"SHM", GANTRY_SUBSYS_COMM},
+	{"NET", GANTRY_SUBSYS_NET | GANTRY_SUBSYS_DATA | GANTRY_SUBSYS_LOADER | GANTRY_SUBSYS_PLUGIN},
+	{"GRAPH", GANTRY_SUBSYS_COMM},
+	{"TUNING", GANTRY_SUBSYS_COMM},
+	{"ENV", GANTRY_SUBSYS_BASE},
+	{"ALLOC", GANTRY_SUBSYS_DEVICE},
+	{"CALL", GANTRY_SUBSYS_COMM},
+	{"PROXY", GANTRY_SUBSYS_PROXY},
+	{"NVLS", 0},
+	{"BOOTSTRAP", GANTRY_SUBSYS_COMM},
+	{"REG", GANTRY_SUBSYS_COMM},
+	{"PROFILE", GANTRY_SUBSYS_PLUGIN},
+	{"RAS", GANTRY_SUBSYS_COMM},
+	{"DESTROY", GANTRY_SUBSYS_COMM},
+	{"ALLOC_HOST", GANTRY_SUBSYS_DEVICE},
+};
+enum { SUBSYSTEMS = sizeof(subsystems) / sizeof(*subsystems), NO_WORD_FOR = GANTRY_SUBSYS_TOOL | GANTRY_SUBSYS_RX };
+
+/* The words of a list, a bit each; unknown ones are not. */
+static uint32_t subsystem_words(const char *list)
+{
+	uint32_t words = 0;
+	char word[32];
+
+	while (gantry_next_entry(&list, word, sizeof(word))) {
+		for (uint32_t i = 0; i < SUBSYSTEMS; i++)
+			words |= strcasecmp(word, subsystems[i].nccl) == 0 ? 1u << i : 0;
+		words |= strcasecmp(word, "ALL") == 0 ? (1u << SUBSYSTEMS) - 1 : 0;
+	}
+	return words;
+}
+
+static const char *to_subsys(size_t param, const char *value, char *buf)
+{
+	bool inverted = *value == '^';
+	uint32_t words = subsystem_words(value + inverted), mask = inverted ? NO_WORD_FOR : 0;
+
+	if (!words)
+		return NULL;
+	*buf = 0;
+	for (uint32_t i = 0; i < SUBSYSTEMS; i++)
+		mask |= (words >> i & 1) != inverted ? subsystems[i].mask : 0;
+	for (uint32_t bit = 1; bit & GANTRY_SUBSYS_ALL; bit <<= 1)
+		if (mask & bit)
+			gantry_text_add(buf, VALUE_TEXT, "%s%s", *buf ? "," : "",
+					gantry_log_subsys_name((enum gantry_log_subsys)bit));
+	return gantry_param_allows(param, buf) ? buf : NULL;
+}
+
 /* The first that is set counts where two stand for the same. */
 static const struct {
 	const char *nccl, *gantry;
@@ -122,6 +182,7 @@ static const struct {
 } stands_for[] = {
 	{"NCCL_DEBUG", "GANTRY_LOG", to_log_level},
 	{"NCCL_DEBUG_FILE", "GANTRY_LOG_FILE", to_same},
+	{"NCCL_DEBUG_SUBSYS", "GANTRY_LOG_SUBSYS", to_subsys},
 	{"NCCL_ALGO", "GANTRY_ALGO", to_algo},
 	{"NCCL_COLLNET_ENABLE", "GANTRY_COLLNET", to_on},
 	{"NCCL_PROTO", "GANTRY_PROTO", to_word},
@@ -133,6 +194,7 @@ static const struct {
 	{"NCCL_P2P_DIRECT_DISABLE", "GANTRY_PTR", to_off},
 	{"NCCL_SHM_DISABLE", "GANTRY_TRANSPORT", to_no_shm},
 	{"NCCL_NET_PLUGIN", "GANTRY_NET_PLUGIN", to_plugin},
+	{"NCCL_NET", "GANTRY_NET", to_same},
 	{"NCCL_NET_GDR_LEVEL", "GANTRY_NET_GDR", to_no_gdr},
 	{"NCCL_HOSTID", "GANTRY_HOST_ID", to_same},
 	{"NCCL_IGNORE_CPU_AFFINITY", "GANTRY_PROXY_PIN", to_off},
@@ -159,7 +221,6 @@ static const char *const meaningless[] = {"NCCL_ALLOC_P2P_NET_LL_BUFFERS",
 					  "NCCL_CTA_POLICY",
 					  "NCCL_CUMEM_ENABLE",
 					  "NCCL_CUMEM_HOST_ENABLE",
-					  "NCCL_DEBUG_SUBSYS",
 					  "NCCL_DEBUG_TIMESTAMP_FORMAT",
 					  "NCCL_DEBUG_TIMESTAMP_LEVELS",
 					  "NCCL_DMABUF_ENABLE",
@@ -205,7 +266,6 @@ static const char *const meaningless[] = {"NCCL_ALLOC_P2P_NET_LL_BUFFERS",
 					  "NCCL_MNNVL_ENABLE",
 					  "NCCL_MNNVL_UUID",
 					  "NCCL_NCHANNELS_PER_NET_PEER",
-					  "NCCL_NET",
 					  "NCCL_NETDEVS_POLICY",
 					  "NCCL_NET_GDR_C2C",
 					  "NCCL_NET_GDR_READ",

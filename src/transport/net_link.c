@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -124,6 +125,29 @@ static gantry_result context_start(struct net_context *x, const struct gantry_ne
 	return r;
 }
 
+/* By its own names. */
+static bool is_own(const char *network_name)
+{
+	return strcasecmp(network_name, gantry_net_tcp()->name) == 0 || strcasecmp(network_name, "Socket") == 0;
+}
+
+/* plugins: what else there is, as a list that begins with a comma. */
+static gantry_result no_such_network(const char *plugins)
+{
+	FAIL_NOW(GANTRY_ERR_CONFIG,
+		 "there is no network named \"%s\" (GANTRY_NET or NCCL_NET); there are: %s, also named Socket%s",
+		 gantry_params()->net_name, gantry_net_tcp()->name, plugins);
+}
+
+gantry_result gantry_transport_net_check(void)
+{
+	const struct gantry_params *p = gantry_params();
+
+	if (!*p->net_name || is_own(p->net_name) || (*p->net_plugin && strcmp(p->net_plugin, "none") != 0))
+		return GANTRY_OK;
+	return no_such_network(", and no plugin (GANTRY_NET_PLUGIN)");
+}
+
 /* The plugin of that name, or Gantry's own network for "none". */
 static gantry_result start_plugin(struct net_context *x, const struct gantry_net_config *config, const char *name)
 	REQUIRES(contexts_mu)
@@ -146,6 +170,40 @@ out:
 	return r;
 }
 
+/* Whether the plugin's table has that name; `ret_others` gets its own, or why it has none. */
+static bool is_named(const char *plugin, const char *wanted, char *ret_others, size_t len)
+{
+	struct gantry_loader *loader = NULL;
+	struct gantry_net *net = NULL;
+	bool found = false;
+
+	if (strcmp(plugin, "none") == 0)
+		return false;
+	if (gantry_loader_open(plugin, &loader) == GANTRY_OK && gantry_loader_net(loader, 0, &net) == GANTRY_OK) {
+		found = strcasecmp(net->name, wanted) == 0;
+		gantry_text_add(ret_others, len, ", %s", net->name);
+	} else {
+		gantry_text_add(ret_others, len, ", none in %s", plugin);
+	}
+	gantry_loader_close(loader);
+	return found;
+}
+
+/* The one that GANTRY_NET names. */
+static gantry_result start_named(struct net_context *x, const struct gantry_net_config *config) REQUIRES(contexts_mu)
+{
+	const char *pos = gantry_params()->net_plugin, *wanted = gantry_params()->net_name;
+	char name[1024], others[512] = "";
+
+	ASSERT_HELD(&contexts_mu_one);
+	if (is_own(wanted))
+		return start_plugin(x, config, "none");
+	while (gantry_next_entry(&pos, name, sizeof(name)))
+		if (is_named(name, wanted, others, sizeof(others)))
+			return start_plugin(x, config, name);
+	return no_such_network(others);
+}
+
 /*
  * The first network of GANTRY_NET_PLUGIN's list that starts; what is in force stays for the life of the process. A
  * plugin alone is what the user wants and nothing else: ranks that fell back each for itself would not understand each
@@ -163,6 +221,8 @@ static gantry_result start_network(struct net_context *x, const struct gantry_ne
 		x->net = network;
 		return context_start(x, config, network_loader);
 	}
+	if (*gantry_params()->net_name)
+		return start_named(x, config);
 	if (!gantry_next_entry(&pos, name, sizeof(name)))
 		return start_plugin(x, config, "none");
 	do {

@@ -42,6 +42,13 @@ stands() { env "$1" timeout 60 "$api" threads 1 show >"$tmp/out" 2>"$tmp/err" &&
 stands NCCL_DEBUG=TRACE GANTRY_LOG=trace
 stands NCCL_DEBUG=version GANTRY_LOG=warn
 stands NCCL_DEBUG_FILE=/dev/null GANTRY_LOG_FILE=/dev/null
+stands NCCL_DEBUG_SUBSYS=NET,proxy GANTRY_LOG_SUBSYS=net,data,loader,plugin,proxy
+stands NCCL_DEBUG_SUBSYS=ENV,Nonsense GANTRY_LOG_SUBSYS=base
+stands NCCL_DEBUG_SUBSYS=ALL GANTRY_LOG_SUBSYS=base,net,data,loader,plugin,device,proxy,comm
+stands NCCL_DEBUG_SUBSYS=^NET GANTRY_LOG_SUBSYS=base,loader,plugin,tool,device,proxy,comm,rx
+stands NCCL_DEBUG_SUBSYS=^PROXY,ALLOC,ALLOC_HOST,INIT GANTRY_LOG_SUBSYS=base,net,data,loader,plugin,tool,comm,rx
+stands NCCL_DEBUG_SUBSYS=Nonsense GANTRY_LOG_SUBSYS=all
+stands NCCL_NET=socket GANTRY_NET=socket
 stands NCCL_P2P_DISABLE=1 GANTRY_P2P=off
 stands NCCL_P2P_DISABLE=0 GANTRY_P2P=auto
 stands NCCL_P2P_DIRECT_DISABLE=1 GANTRY_PTR=off
@@ -62,6 +69,17 @@ stands NCCL_IGNORE_CPU_AFFINITY=1 GANTRY_PROXY_PIN=off
 GANTRY_CHANNELS=2 stands NCCL_MAX_NCHANNELS=3 GANTRY_CHANNELS=2
 echo "ok: variables of NCCL stand for Gantry's"
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 expect 0 processes 2 sendrecv
+# A network by its name: Gantry's own has two, a plugin the one of its table.
+NCCL_NET=SOCKET GANTRY_TRANSPORT=net expect 0 processes 2 sendrecv
+NCCL_NET=Simple NCCL_NET_PLUGIN=$BUILD_DIR/fixtures/libnccl-net-device.so NCCL_DEBUG=INFO GANTRY_TRANSPORT=net expect 0 processes 2 sendrecv
+has err "network simple: device 0"
+NCCL_NET=Socket NCCL_NET_PLUGIN=$BUILD_DIR/fixtures/libnccl-net-device.so NCCL_DEBUG=INFO GANTRY_TRANSPORT=net expect 0 processes 2 sendrecv
+lacks err "network simple"
+refused() { timeout 60 "$api" processes 2 sendrecv >"$tmp/out" 2>"$tmp/err" && die "a network that there is not"; }
+NCCL_NET=IB refused
+has err 'there is no network named "IB" (GANTRY_NET or NCCL_NET); there are: gantry, also named Socket, and no plugin (GANTRY_NET_PLUGIN)'
+NCCL_NET=IB NCCL_NET_PLUGIN=$BUILD_DIR/fixtures/libnccl-net-device.so GANTRY_TRANSPORT=net refused
+has err 'there is no network named "IB" (GANTRY_NET or NCCL_NET); there are: gantry, also named Socket, simple'
 NCCL_IB_HCA=mlx5 NCCL_ALGO='^ring' NCCL_BUFFSIZE=1 NCCL_IB_DISABLE=1 expect 0 processes 3 sendrecv init
 [ "$(grep -c 'have no effect under Gantry' "$tmp/err")" = 1 ] || die "not one line about variables without effect"
 like err "gantry WARN comm: these variables are set but have no effect under Gantry: NCCL_BUFFSIZE, NCCL_IB_HCA, NCCL_ALGO$"

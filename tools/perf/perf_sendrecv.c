@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "common/cmd.h"
 #include "common/options.h"
+#include "perf/perf_message.h"
 #include "perf/perf_sendrecv.h"
 #include "perf/perf_table.h"
 
@@ -107,7 +108,7 @@ enum { PAGE = 4096 };
 
 static size_t stride_of(const struct sr_opts *o)
 {
-	return (SR_FRONT + o->sizes[o->nsizes - 1] + SR_SKEW_MAX + SR_GUARD + PAGE - 1) / PAGE * PAGE;
+	return (SR_FRONT + o->sizes[o->nsizes - 1] + SR_SKEW_MAX + PERF_GUARD + PAGE - 1) / PAGE * PAGE;
 }
 
 /* Bytes of all buffers of a rank, of any rank the most. */

@@ -140,7 +140,7 @@ gantry_result sr_plan(struct sr_rank *rk);
 /* How many messages follow one another in an iteration's time. */
 double sr_messages(const struct sr_opts *o);
 /* In front of a message and behind it; the first of them begins a page before, so that messages begin at pages. */
-enum { SR_FRONT = 4096, SR_GUARD = 64, SR_SKEW_MAX = 3 };
+enum { SR_FRONT = 4096, SR_SKEW_MAX = 3 };
 /* Measures one size; rank 0's row counts. */
 gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_row);
 /* The buffers that memcpy is measured with. -1: no memory. */

@@ -17,8 +17,6 @@
  *        page                                            even address
  *   ... |                                 front guard 64 | message ... | back guard 64 |
  *                                                  --> shifted by the skew: 0, 1 or 3 bytes
- *
- * On a GPU kernels fill and compare; on the host the tool does it itself, so that the kernels are not their own judge.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <math.h>
@@ -38,12 +36,12 @@
 #include "device/work.h"
 #include "gantry/fifo.h"
 #include "kernels/bench.h"
+#include "perf/perf_message.h"
 #include "perf/perf_sendrecv.h"
 
 #define GUARD_SEQ 0x6775617264000000u
 #define POISON_SEQ 0x706f69736f6e0000u
 #define ROUNDS_ALL_BELOW ((uint64_t)16 << 20)
-enum { BLOCKS = 16 };
 
 static void add(struct sr_rank *rk, int send, int peer)
 {
@@ -183,38 +181,6 @@ static gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 
 /* ---- what messages carry ---- */
 
-static gantry_result launch(struct sr_rank *rk, const struct gantry_kernel *kernel, const void *args, size_t size)
-{
-	const struct gantry_launch l = {.kernel = kernel, .blocks = BLOCKS, .args = args, .args_size = size};
-
-	return rk->base.dev->ops->launch(rk->base.dev, rk->base.stream, &l);
-}
-
-static gantry_result fill(struct sr_rank *rk, char *p, uint64_t bytes, uint64_t seq)
-{
-	const struct gantry_fill_args args = {.dst = p, .bytes = bytes, .seq = seq};
-
-	if (!bytes)
-		return GANTRY_OK;
-	if (rk->base.dev->kind == GANTRY_DEVICE_CUDA)
-		return launch(rk, &gantry_kernel_fill, &args, sizeof(args));
-	perf_fill(p, bytes, seq);
-	return GANTRY_OK;
-}
-
-/* Adds to *wrong_host, at the latest when the stream is through. */
-static gantry_result verify(struct sr_rank *rk, const char *p, uint64_t bytes, uint64_t seq)
-{
-	const struct gantry_verify_args args = {.src = p, .bytes = bytes, .seq = seq, .wrong = rk->wrong_dev};
-
-	if (!bytes)
-		return GANTRY_OK;
-	if (rk->base.dev->kind == GANTRY_DEVICE_CUDA)
-		return launch(rk, &gantry_kernel_verify, &args, sizeof(args));
-	*rk->wrong_host += perf_check(p, bytes, seq);
-	return GANTRY_OK;
-}
-
 static uint64_t seq_of(const struct sr_rank *rk, const struct sr_msg *m)
 {
 	uint64_t n = (uint64_t)rk->base.nranks, from = (uint64_t)(m->send ? rk->base.rank : m->peer),
@@ -229,54 +195,39 @@ static uint64_t guard_seq(const struct sr_rank *rk, const struct sr_msg *m, int 
 	return GUARD_SEQ + (((uint64_t)rk->base.rank * 2 + (uint64_t)m->send) * 2 + (uint64_t)back) + rk->round * 4096;
 }
 
+static struct perf_message message_of(const struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
+{
+	return (struct perf_message){.at = place_of(rk, m),
+				     .bytes = bytes,
+				     .seq = seq_of(rk, m),
+				     .front = guard_seq(rk, m, 0),
+				     .back = guard_seq(rk, m, 1)};
+}
+
 static gantry_result prepare(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
 {
-	char *at = place_of(rk, m);
+	const struct perf_message msg = message_of(rk, m, bytes);
 
-	TRY_NOW(fill(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
-	TRY_NOW(fill(rk, at, bytes, m->send ? seq_of(rk, m) : POISON_SEQ + rk->round));
-	TRY_NOW(fill(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
-	perf_progress(rk->base.state);
-	return GANTRY_OK;
+	return perf_message_fill(&rk->base, &msg, m->send ? msg.seq : POISON_SEQ + rk->round);
 }
 
 /* Sent messages too: they must not have been written to. */
 static gantry_result compare(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
 {
-	char *at = place_of(rk, m);
+	const struct perf_message msg = message_of(rk, m, bytes);
+	const struct perf_wrong wrong = {rk->wrong_host, rk->wrong_dev};
 
-	TRY_NOW(verify(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
-	TRY_NOW(verify(rk, at, bytes, seq_of(rk, m)));
-	TRY_NOW(verify(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
-	perf_progress(rk->base.state);
-	return GANTRY_OK;
+	return perf_message_check(&rk->base, &msg, wrong);
 }
 
-/* Says where the first wrong byte of a message or of its guards is; text stays "" if there is none. */
 static gantry_result locate(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes, char *text, size_t len)
 {
-	gantry_result r = GANTRY_OK;
-	unsigned char *copy = malloc(SR_GUARD + bytes + SR_GUARD), *at;
+	const struct perf_message msg = message_of(rk, m, bytes);
 	char what[128];
-	uint64_t first;
 
-	if (!copy)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to look for the first wrong byte");
-	at = copy + SR_GUARD;
-	TRY(gantry_mem_copy(rk->base.dev, copy, place_of(rk, m) - SR_GUARD, SR_GUARD + bytes + SR_GUARD));
 	snprintf(what, sizeof(what), "a message of %s from rank %d to rank %d", SIZE_TEXT(bytes),
 		 m->send ? rk->base.rank : m->peer, m->send ? m->peer : rk->base.rank);
-	first = perf_first_wrong(at, bytes, seq_of(rk, m));
-	if (first < bytes)
-		snprintf(text, len, "at offset %llu of %s%s", (unsigned long long)first, what,
-			 m->send ? ", in the sender's buffer" : "");
-	else if (perf_check(copy, SR_GUARD, guard_seq(rk, m, 0)))
-		snprintf(text, len, "in front of %s, at rank %d", what, rk->base.rank);
-	else if (perf_check(at + bytes, SR_GUARD, guard_seq(rk, m, 1)))
-		snprintf(text, len, "behind %s, at rank %d", what, rk->base.rank);
-out:
-	free(copy);
-	return r;
+	return perf_message_locate(&rk->base, &msg, what, m->send ? ", in the sender's buffer" : "", text, len);
 }
 
 static gantry_result check_round(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s)

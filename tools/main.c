@@ -72,6 +72,7 @@ static const struct menu perf = {
 		     {"barrier", cmd_perf_coll, "nothing but waiting for all ranks"},
 		     {"collectives", cmd_perf_coll, "all of these, one after the other"},
 		     {"put", cmd_perf_coll, "one-sided: each rank into the next one's window"},
+		     {"gin", cmd_perf_gin, "puts and signals by kernels themselves (gantry/kernel.h)"},
 		     {"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
 		     {"rx", cmd_perf_rx, "the pipeline of gantry/rx.h, beside plain TCP and the bus"},
 		     {"unpack", cmd_perf_unpack,

@@ -34,12 +34,13 @@ lost help perf
 lost perf help
 lost perf help net
 lost perf --help
-for op in net sendrecv fifo rx unpack; do
+for op in net sendrecv gin fifo rx unpack; do
 	lost perf $op --help
 done
 for json in "" --json; do
 	lost perf net -b 64 -e 64 $few $json
 	lost perf sendrecv -b 8 -e 8 $few $json
+	lost perf gin -b 8 -e 8 $few $json
 	lost perf fifo -n 10 --repeats 1 $json
 	lost perf rx -e 64k --repeats 1 $json
 	lost perf unpack --check-only --kind unpack --shape odd --blocks 1 -e 64k $json

@@ -41,6 +41,7 @@ same() {
 }
 same net "\(GB/s\)" bw_gbs -b 64 -e 1k -f 16 $few
 same sendrecv "\(GB/s\)" time_us -b 8 -e 1k -f 16 $few
+same gin "\(GB/s\)" lat_us -b 8 -e 1k -f 16 $few
 same fifo "\(us\)" rtt_us -n 100 --repeats 3
 same rx "\(GB/s\)" gbs -e 64k --repeats 3
 same unpack "\(GB/s\)" gbs --kind unpack --shape odd --blocks 1 -e 64k --repeats 3

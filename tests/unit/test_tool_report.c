@@ -293,6 +293,22 @@ TEST(test_kinds)
 		      "host path, any size|6 GB/s|Gantry|host path, 7 B|5 GB/s|Gantry");
 }
 
+/* Puts have the keys of perf net and one more. */
+TEST(test_gin)
+{
+	struct report r;
+
+	put("gin.jsonl",
+	    "{\"machine\": \"m\", \"command\": \"gantry perf gin --contexts 4 -b 8 --json\", \"commit\": \"c1\"}\n"
+	    "{\"bytes\": 8, \"lat_us\": 13, \"bw_gbs\": 0.002, \"puts_per_s\": 250000, \"wrong\": 0, \"ranks\": 2, "
+	    "\"contexts\": 4, \"device\": \"host\"}\n");
+	READ(&r, NULL, "gin.jsonl");
+	CHECK_EQ(r.nsections, 1);
+	CHECK_STR(r.sections[0].title, "perf gin: 2 ranks, host");
+	check_point(find(&r, 0, REPORT_LATENCY, "contexts 4", NULL), 0, 8, 13, 13, 13);
+	report_free(&r);
+}
+
 TEST(test_compare)
 {
 	const struct report_series *a, *b;

@@ -7,6 +7,7 @@
 int cmd_perf_net(int argc, char **argv);
 int cmd_perf_sendrecv(int argc, char **argv);
 int cmd_perf_coll(int argc, char **argv); /* argv[0]: which of them */
+int cmd_perf_gin(int argc, char **argv);
 int cmd_perf_fifo(int argc, char **argv);
 int cmd_perf_rx(int argc, char **argv);
 int cmd_perf_unpack(int argc, char **argv);

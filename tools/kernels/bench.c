@@ -2,6 +2,7 @@
 /* The benchmarks' kernels, for CPU threads and for GPUs (device/kernel_set.h). */
 #include "kernels/bench.h"
 
+#include "kernels/k_gin.h"
 #include "kernels/k_perf.h"
 #include "kernels/k_unpack_reduce.h"
 #include "kernels/k_unpack_ring.h"

@@ -7,6 +7,7 @@
 
 #include "device/kernels.h"
 #include "device/work.h"
+#include "gantry/kernel.h"
 
 struct gantry_fifo_args {
 	struct gantry_conn *conn;
@@ -23,6 +24,30 @@ struct gantry_echo_args {
 	uint64_t bytes; /* at most a step */
 	uint64_t n;
 	uint32_t first, proto;
+	uint32_t *result;
+};
+
+/*
+ * Two ranks put and signal to each other: k_gin.h. Memory and places are alike on both. Signal b is that of context b; the kernel counts
+ * from what earlier launches have added to it.
+ */
+struct gantry_gin_args {
+	struct gantry_gin_view view;
+	uint32_t peer;
+	uint32_t first;	       /* begins an echo, sends a stream */
+	uint32_t stream;       /* 0: an echo */
+	uint32_t stamp, look;  /* write what a put of an echo carries; compare what has come */
+	uint32_t from, to;     /* registered memory, */
+	char *source, *target; /* as the kernel addresses it */
+	uint64_t at, stride;   /* of the first place; from one to the next */
+	uint64_t places;       /* of a stream */
+	uint64_t bytes, n;     /* of a put; echoes, or puts of all contexts */
+	uint64_t seq;	       /* number of the first put */
+	uint64_t echoes;       /* signals so far, from the peer to context 0 */
+	uint64_t streams;      /* the same, to each context */
+	uint64_t *times;       /* host memory, dev_clock: that each echo took, or when each block began and ended */
+	uint64_t *shown;       /* host memory: how far it has come, now and then */
+	uint64_t *wrong;       /* host memory: added to */
 	uint32_t *result;
 };
 

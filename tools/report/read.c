@@ -63,11 +63,17 @@ static const struct {
 	const char *key;
 	enum report_op op;
 } op_keys[] = {
-	{"library", REPORT_LIBRARIES}, {"label", REPORT_ALLREDUCE},
-	{"series", REPORT_BENCH},      {"kind", REPORT_UNPACK},
-	{"rtt_us", REPORT_FIFO},       {"path", REPORT_RX},
-	{"collective", REPORT_COLL},   {"algbw_gbs", REPORT_SENDRECV},
-	{"bw_gbs", REPORT_NET},	       {"unpack_gbs", REPORT_NCCL_UNPACK},
+	{"library", REPORT_LIBRARIES},
+	{"label", REPORT_ALLREDUCE},
+	{"puts_per_s", REPORT_GIN},
+	{"series", REPORT_BENCH},
+	{"kind", REPORT_UNPACK},
+	{"rtt_us", REPORT_FIFO},
+	{"path", REPORT_RX},
+	{"collective", REPORT_COLL},
+	{"algbw_gbs", REPORT_SENDRECV},
+	{"bw_gbs", REPORT_NET},
+	{"unpack_gbs", REPORT_NCCL_UNPACK},
 };
 
 const struct report_op_text report_ops[REPORT_OPS] = {
@@ -81,6 +87,7 @@ const struct report_op_text report_ops[REPORT_OPS] = {
 			      "Time of an all-reduce"},
 	[REPORT_BENCH] = {"bench/sendrecv", "The communicator beside what it is built on; medians over the rounds.",
 			  "Time of a message"},
+	[REPORT_GIN] = {"perf gin", "Puts and signals by kernels, from rank to rank.", "Latency, one way"},
 	[REPORT_RX] = {"perf rx", "The pipeline of gantry/rx.h between two processes.", "Time"},
 	[REPORT_UNPACK] = {"perf unpack", "Kernels that gather fragments of received pages.", "Time of a job"},
 	[REPORT_FIFO] = {"perf fifo", "A kernel's post to the progress thread and its answer.", "Round trip"},
@@ -98,10 +105,10 @@ const char *report_quantity_title(enum report_op op, int q)
 
 const char *report_quantity_word(enum report_op op, int q)
 {
-	return q == REPORT_BANDWIDTH ? "bandwidth"
-	       : q == REPORT_CPU     ? "CPU time"
-	       : op == REPORT_NET    ? "latency"
-				     : "time";
+	return q == REPORT_BANDWIDTH		      ? "bandwidth"
+	       : q == REPORT_CPU		      ? "CPU time"
+	       : op == REPORT_NET || op == REPORT_GIN ? "latency"
+						      : "time";
 }
 
 const char *report_bar_name(enum report_op op)
@@ -295,6 +302,13 @@ static void name_coll(const struct row *w, struct name *group, struct name *name
 	name_by_command(name, head_of(w, REPORT_COMMAND), "-d");
 }
 
+static void name_gin(const struct row *w, struct name *group, struct name *name)
+{
+	count_word(group, w, "ranks", "ranks");
+	add_word(group, text_of(w, "device"), "");
+	name_by_command(name, head_of(w, REPORT_COMMAND), "");
+}
+
 static void name_rx(const struct row *w, struct name *name)
 {
 	char path[64];
@@ -353,6 +367,9 @@ static void name_row(const struct row *w, enum report_op op, struct name *group,
 		break;
 	case REPORT_BENCH:
 		name_bench(w, group, name);
+		break;
+	case REPORT_GIN:
+		name_gin(w, group, name);
 		break;
 	case REPORT_RX:
 		name_rx(w, name);

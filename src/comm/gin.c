@@ -154,6 +154,8 @@ static void *serve_main(void *arg)
 	int rank = -1;
 
 	gantry_waiter_init(&wait, NULL);
+	if (k->comm->device->sleeps)
+		wait.spin = 0; /* kernels are CPU threads, which may need this CPU to go on */
 	while (r == GANTRY_OK && !load_seq(&k->comm->life.stop)) {
 		ends = load_seq(&k->ends); /* then what kernels have asked for before it is in the queues */
 		if (serve_all(k, &r)) {

@@ -59,6 +59,7 @@ struct gantry_gin {
 	struct gin_queue *queues; /* owned: [context][rank] */
 	struct gin_offer *offers; /* owned: of all ranks */
 	struct rma_comm *rma;	  /* owned */
+	uint64_t moves;		  /* of the former, when the thread last looked */
 	void *ctx;		  /* owned: the network's */
 	pthread_t thread;
 	bool has_thread;
@@ -121,6 +122,9 @@ static bool serve_all(struct gantry_gin *k, gantry_result *ret_result)
 				return moved;
 		}
 	*ret_result = rma_progress(k->rma);
+	if (k->moves != rma_moves(k->rma))
+		moved = true;
+	k->moves = rma_moves(k->rma);
 	return moved;
 }
 

@@ -221,6 +221,11 @@ gantry_result rma_progress_locked(struct rma_comm *c)
 	return progress_signals(c);
 }
 
+uint64_t rma_moves(const struct rma_comm *c)
+{
+	return load_relaxed(&c->moves);
+}
+
 gantry_result rma_progress(struct rma_comm *c)
 {
 	gantry_result r;

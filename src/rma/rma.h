@@ -89,6 +89,9 @@ gantry_result rma_test(struct rma_request *request, int *ret_done);
 /* On all that is under way, both of this rank and of others. */
 gantry_result rma_progress(struct rma_comm *c);
 
+/* Grows whenever something has come or left: a thread that serves requests of others goes on polling then. */
+uint64_t rma_moves(const struct rma_comm *c);
+
 /* The first error; OK: there was none. *ret_rank: that it is about, -1: not known; text: borrowed, lives as long as c. */
 gantry_result rma_error(struct rma_comm *c, int *ret_rank, const char **ret_text);
 

@@ -236,6 +236,7 @@ struct rma_comm {
 	} error;
 	uint8_t last_words[RMA_HEADER + 512]; /* to all peers, after it */
 	struct rma_counts counts;	      /* read without the mutex */
+	uint64_t moves;			      /* the same */
 	struct {
 		struct gantry_list node; /* of all communicators: loop_mu */
 		struct gantry_stall_source source;
@@ -246,6 +247,7 @@ struct rma_comm {
 	} watch;
 };
 
+#define RMA_MOVED(c) store_relaxed(&(c)->moves, (c)->moves + 1)
 #define RMA_COUNT(c, field, n) store_relaxed(&(c)->counts.field, (c)->counts.field + (n))
 
 /* rma_watch.c */

@@ -195,6 +195,7 @@ static gantry_result take_heads(struct rma_comm *c, struct rma_peer *p) REQUIRES
 		if (r != GANTRY_OK)
 			return r == GANTRY_AGAIN ? r : note_closed(p, r);
 		rx->heads_taken++;
+		RMA_MOVED(c);
 		TRY_NOW(take_head(c, p, h, size));
 	}
 	return GANTRY_OK;
@@ -291,6 +292,7 @@ static gantry_result take_piece(struct rma_comm *c, struct rma_peer *p, struct r
 		op->fence = i->fence;
 	}
 	op->left -= i->size;
+	RMA_MOVED(c);
 	return GANTRY_OK;
 }
 
@@ -389,6 +391,7 @@ static gantry_result finish_op(struct rma_comm *c, struct rma_peer *p, struct rm
 	if (op->request)
 		rma_request_done(op->request);
 	note_copies(op);
+	RMA_MOVED(c);
 	gantry_list_remove(&op->order);
 	rma_op_put(c, op);
 	p->rx.nops--;

@@ -171,6 +171,7 @@ static gantry_result send_piece(struct rma_comm *c, struct rma_peer *p, struct r
 static gantry_result end_piece(struct rma_comm *c, struct rma_piece_out *o) REQUIRES(rma_mu)
 {
 	TRY_NOW(is_sent(&o->net));
+	RMA_MOVED(c);
 	if (o->stage)
 		c->stages_out.free[c->stages_out.nfree++] = o->stage;
 	else

@@ -17,7 +17,7 @@
 
 enum {
 	RMA_HEADER = 64,
-	RMA_INLINE = 4096,   /* bytes of data that follow in the same message, at most */
+	RMA_INLINE = 16384,  /* bytes of data that follow in the same message, at most */
 	RMA_PIECE = 1 << 20, /* of further messages, but for the last: at most, see rma_piece */
 	RMA_PIECE_LEAST = 64 << 10,
 	RMA_TAG_HEAD = 0,

@@ -469,7 +469,7 @@ static void arrive_all(int k, const struct rma_header *h, int pattern, uint64_t 
 
 static uint64_t next_size(void)
 {
-	static const uint64_t sizes[] = {0, 8, 4096, 4097, 9000, 40000, RMA_PIECE, RMA_PIECE + 5};
+	static const uint64_t sizes[] = {0, 8, RMA_INLINE, RMA_INLINE + 1, 9000, 40000, RMA_PIECE, RMA_PIECE + 5};
 	uint8_t x = next();
 
 	return x < 128 ? x : sizes[x % TEST_COUNT(sizes)];

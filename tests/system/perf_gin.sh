@@ -24,7 +24,7 @@ for n in 2 4; do
 done
 head -n 1 "$tmp/out" | grep -q '"op": "gin".*"contexts": 1, "depth": 64' || die "the first line does not describe the run"
 # Nothing at all, a byte, odd sizes around what fits into a head; several contexts, of which each waits for room.
-expect 0 -b 0 -e 4k -f 4096 --odd --contexts 3 --depth 2 $few
+expect 0 -b 0 -e 16k -f 16384 --odd --contexts 3 --depth 2 $few
 right 9
 expect 0 --threads -b 8 -e 64k -f 8192 $few
 right 2

@@ -25,7 +25,7 @@ static void tell_all(struct rma_comm *c) REQUIRES(rma_mu)
 			       .bytes = strlen(c->error.text),
 			       .id = c->error.result};
 
-	rma_encode(&h, c->last_words);
+	rma_encode(&h, c->inline_most, c->last_words);
 	memcpy(c->last_words + RMA_HEADER, c->error.text, h.bytes);
 	for (uint32_t i = 0; i < c->ranks && c->mesh; i++) {
 		void *out = c->mesh->ends[i].out, *net = NULL;
@@ -519,17 +519,18 @@ static gantry_result open_pool(struct rma_comm *c, uint32_t n, size_t size, uint
 
 static gantry_result open_peer(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
 {
+	const size_t size = RMA_HEADER + c->inline_most;
 	uint8_t *at;
 	void *messages = NULL;
 
 	p->end = p->rank == c->rank ? NULL : &c->mesh->ends[p->rank];
 	if (!p->end)
 		return GANTRY_OK;
-	TRY_NOW(rma_mapped_alloc(c, (size_t)(RMA_HEADS_OUT + RMA_HEADS_IN) * RMA_MESSAGE, &messages));
+	TRY_NOW(rma_mapped_alloc(c, (RMA_HEADS_OUT + RMA_HEADS_IN) * size, &messages));
 	at = p->messages = messages;
-	for (int i = 0; i < RMA_HEADS_OUT; i++, at += RMA_MESSAGE)
+	for (int i = 0; i < RMA_HEADS_OUT; i++, at += size)
 		p->tx.heads[i].slot = at;
-	for (int i = 0; i < RMA_HEADS_IN; i++, at += RMA_MESSAGE)
+	for (int i = 0; i < RMA_HEADS_IN; i++, at += size)
 		p->rx.heads[i].buffer = at;
 	return GANTRY_OK;
 }
@@ -562,6 +563,7 @@ static struct rma_comm *make_comm(const struct rma_config *config) UNCHECKED
 	c->ranks = config->ranks;
 	c->rank = config->rank;
 	c->piece = rma_piece(config->ranks);
+	c->inline_most = rma_inline_most(config->ranks);
 	c->device = config->device;
 	c->staged = config->staged;
 	c->timeout = config->timeout;

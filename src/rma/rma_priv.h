@@ -42,7 +42,6 @@ enum {
 	RMA_IDLE_PEERS = 8, /* that a call of progress looks at although nothing is under way with them */
 	RMA_TESTS = 16,	    /* of requests that are not the oldest of their peer: one makes progress */
 };
-#define RMA_MESSAGE (RMA_HEADER + RMA_INLINE)
 
 MUTEX_KIND(rma_mu);
 
@@ -215,6 +214,7 @@ struct rma_comm {
 		uint32_t nfree;
 	} stages_out, stages_in;
 	uint32_t piece;	       /* bytes of a stage */
+	uint32_t inline_most;  /* bytes of data that follow a head, at most */
 	uint32_t stage_owners; /* peers that hold stages_in */
 	struct {
 		struct gantry_list words, free;

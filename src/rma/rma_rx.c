@@ -125,12 +125,12 @@ static gantry_result take_head(struct rma_comm *c, struct rma_peer *p, struct rm
 
 	TRY_NOW(rma_op_get(c, &op));
 	rx->nops++;
-	if (rma_decode(h->buffer, size, &op->head) != GANTRY_OK)
+	if (rma_decode(h->buffer, size, c->inline_most, &op->head) != GANTRY_OK)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %u sent %zu bytes that are no request", p->rank, size);
 	if (op->head.what == RMA_FAILED)
 		return rma_heard(c, p, &op->head, h->buffer + RMA_HEADER);
 	TRY_NOW(check_op(c, p, op));
-	inlined = rma_inlined(&op->head);
+	inlined = rma_inlined(&op->head, c->inline_most);
 	op->left = op->head.what == RMA_GET ? 0 : op->head.bytes - inlined;
 	if (op->head.what != RMA_GET)
 		RMA_COUNT(c, bytes_in, op->head.bytes);
@@ -217,7 +217,7 @@ static gantry_result move_heads(struct rma_comm *c, struct rma_peer *p) REQUIRES
 	for (r = GANTRY_OK; r == GANTRY_OK && rx->heads_posted < rx->heads_over + RMA_HEADS_IN;) {
 		struct rma_head_in *h = &rx->heads[rx->heads_posted % RMA_HEADS_IN];
 
-		r = post_receive(p, h->buffer, RMA_MESSAGE, RMA_TAG_HEAD, &h->net);
+		r = post_receive(p, h->buffer, RMA_HEADER + c->inline_most, RMA_TAG_HEAD, &h->net);
 		rx->heads_posted += r == GANTRY_OK;
 	}
 	/* What has a receive may have come since take_heads looked: then only that receive knows that it was the last. */

@@ -56,12 +56,12 @@ static gantry_result fill_head(struct rma_comm *c, struct rma_peer *p, struct rm
 {
 	struct rma_tx *tx = &p->tx;
 	struct rma_head_out *h = &tx->heads[tx->heads_filled % RMA_HEADS_OUT];
-	uint32_t inlined = rma_inlined(&q->head);
+	uint32_t inlined = rma_inlined(&q->head, c->inline_most);
 
 	ASSERT(tx->heads_filled < tx->heads_over + RMA_HEADS_OUT);
 	*h = (struct rma_head_out){.slot = h->slot, .size = RMA_HEADER + inlined};
 	tx->heads_filled++;
-	rma_encode(&q->head, h->slot);
+	rma_encode(&q->head, c->inline_most, h->slot);
 	TRY_NOW(rma_copy(c, (struct rma_span){(char *)h->slot + RMA_HEADER, false}, q->local, inlined, &h->fence));
 	gantry_list_remove(&q->queue);
 	if (q->head.what == RMA_GET)

@@ -7,13 +7,13 @@
 
 enum { MAGIC = 0x31616d72 /* "rma1" */, MAGIC_HELLO = 0x68616d72 /* "rmah" */, FLAG_SIGNAL = 1 };
 
-void rma_encode(const struct rma_header *h, uint8_t out[RMA_HEADER])
+void rma_encode(const struct rma_header *h, uint32_t most, uint8_t out[RMA_HEADER])
 {
 	memset(out, 0, RMA_HEADER);
 	put32(out, MAGIC);
 	out[4] = (uint8_t)h->what;
 	out[5] = h->signal.at.memory != RMA_NO_MEMORY ? FLAG_SIGNAL : 0;
-	put16(out + 6, (uint16_t)rma_inlined(h));
+	put16(out + 6, (uint16_t)rma_inlined(h, most));
 	put32(out + 8, h->context);
 	put32(out + 12, h->at.memory);
 	put64(out + 16, h->at.offset);
@@ -24,14 +24,14 @@ void rma_encode(const struct rma_header *h, uint8_t out[RMA_HEADER])
 	put64(out + 56, h->id);
 }
 
-static bool fits_its_kind(const struct rma_header *h)
+static bool fits_its_kind(const struct rma_header *h, uint32_t most)
 {
 	if (h->signal.at.memory != RMA_NO_MEMORY && h->what != RMA_PUT)
 		return false;
-	return h->what != RMA_FAILED || h->bytes <= RMA_INLINE;
+	return h->what != RMA_FAILED || h->bytes <= most;
 }
 
-gantry_result rma_decode(const uint8_t *message, size_t size, struct rma_header *ret)
+gantry_result rma_decode(const uint8_t *message, size_t size, uint32_t most, struct rma_header *ret)
 {
 	struct rma_header h;
 
@@ -45,9 +45,9 @@ gantry_result rma_decode(const uint8_t *message, size_t size, struct rma_header 
 		.signal = {{get32(message + 32), get64(message + 40)}, get64(message + 48)},
 		.id = get64(message + 56),
 	};
-	if (h.context >= RMA_CONTEXTS_MAX || h.bytes > RMA_BYTES_MAX || get16(message + 6) != rma_inlined(&h) ||
-	    size != RMA_HEADER + rma_inlined(&h) || get32(message + 36) ||
-	    message[5] != (h.signal.at.memory != RMA_NO_MEMORY ? FLAG_SIGNAL : 0) || !fits_its_kind(&h))
+	if (h.context >= RMA_CONTEXTS_MAX || h.bytes > RMA_BYTES_MAX || get16(message + 6) != rma_inlined(&h, most) ||
+	    size != RMA_HEADER + rma_inlined(&h, most) || get32(message + 36) ||
+	    message[5] != (h.signal.at.memory != RMA_NO_MEMORY ? FLAG_SIGNAL : 0) || !fits_its_kind(&h, most))
 		return GANTRY_ERR_PROTOCOL;
 	*ret = h;
 	return GANTRY_OK;

@@ -17,7 +17,8 @@
 
 enum {
 	RMA_HEADER = 64,
-	RMA_INLINE = 16384,  /* bytes of data that follow in the same message, at most */
+	RMA_INLINE = 16384, /* bytes of data that follow in the same message, at most; see rma_inline_most */
+	RMA_INLINE_LEAST = 4096,
 	RMA_PIECE = 1 << 20, /* of further messages, but for the last: at most, see rma_piece */
 	RMA_PIECE_LEAST = 64 << 10,
 	RMA_TAG_HEAD = 0,
@@ -46,14 +47,21 @@ static inline uint32_t rma_piece(uint32_t ranks)
 	return piece;
 }
 
-static inline uint32_t rma_inlined(const struct rma_header *h)
+/* Each rank has 64 buffers of that size for every other one: they have about 16 MiB together, or as little as is sensible. */
+static inline uint32_t rma_inline_most(uint32_t ranks)
 {
-	return h->what != RMA_GET && h->bytes <= RMA_INLINE ? (uint32_t)h->bytes : 0;
+	return ranks <= 17 ? RMA_INLINE : RMA_INLINE_LEAST;
 }
 
-void rma_encode(const struct rma_header *h, uint8_t out[RMA_HEADER]);
-/* Of a message of so many bytes. ERR_PROTOCOL, without a word: that is none. Whether memory is there is not looked at. */
-gantry_result rma_decode(const uint8_t *message, size_t size, struct rma_header *ret);
+/* most: rma_inline_most of the job, here and below. */
+static inline uint32_t rma_inlined(const struct rma_header *h, uint32_t most)
+{
+	return h->what != RMA_GET && h->bytes <= most ? (uint32_t)h->bytes : 0;
+}
+
+void rma_encode(const struct rma_header *h, uint32_t most, uint8_t out[RMA_HEADER]);
+/* Decodes a message of `size` bytes. Returns ERR_PROTOCOL, without a log line, if it is not valid; memory numbers are not checked. */
+gantry_result rma_decode(const uint8_t *message, size_t size, uint32_t most, struct rma_header *ret);
 
 /* The hello of a connection: a job's rank. */
 void rma_hello_encode(uint64_t job, uint32_t ranks, uint32_t rank, uint8_t out[RMA_HEADER]);

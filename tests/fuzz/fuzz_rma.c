@@ -39,14 +39,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	memcpy(in, data + 2, len - 2 < sizeof(in) ? len - 2 : sizeof(in));
 	try_hello(data + 2, len - 2, 2);
 	try_hello(data + 2, len - 2, get32(in + 4));
-	if (rma_decode(in, size, &h) != GANTRY_OK)
+	if (rma_decode(in, size, RMA_INLINE, &h) != GANTRY_OK)
 		return 0;
 	MUST(h.what >= RMA_PUT && h.what <= RMA_FAILED);
 	MUST(h.context < RMA_CONTEXTS_MAX && h.bytes <= RMA_BYTES_MAX);
-	MUST(size == RMA_HEADER + rma_inlined(&h) && rma_inlined(&h) <= RMA_INLINE);
+	MUST(size == RMA_HEADER + rma_inlined(&h, RMA_INLINE) && rma_inlined(&h, RMA_INLINE) <= RMA_INLINE);
 	MUST(h.what == RMA_PUT || h.signal.at.memory == RMA_NO_MEMORY);
-	MUST(h.what != RMA_FAILED || rma_inlined(&h) == h.bytes);
-	rma_encode(&h, out);
+	MUST(h.what != RMA_FAILED || rma_inlined(&h, RMA_INLINE) == h.bytes);
+	rma_encode(&h, RMA_INLINE, out);
 	MUST(memcmp(in, out, sizeof(out)) == 0);
 	return 0;
 }

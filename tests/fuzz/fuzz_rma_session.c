@@ -288,7 +288,7 @@ static void take_reply(int k, const struct rma_header *h, const uint8_t *data)
 		if (!g->open || g->id != h->id)
 			continue;
 		MUST(g->bytes == h->bytes);
-		if (rma_inlined(h))
+		if (rma_inlined(h, RMA_INLINE))
 			must_be_pattern(data, 0, g->at, g->bytes);
 		else if (g->bytes)
 			expect_bulk(k, g->at, g->bytes);
@@ -302,7 +302,7 @@ static void take_head(int k, const uint8_t *bytes, size_t size)
 {
 	struct rma_header h;
 
-	MUST(rma_decode(bytes, size, &h) == GANTRY_OK);
+	MUST(rma_decode(bytes, size, RMA_INLINE, &h) == GANTRY_OK);
 	if (h.what == RMA_FAILED) {
 		MUST(run.crooked);
 	} else if (h.what == RMA_GET) {
@@ -311,7 +311,7 @@ static void take_head(int k, const uint8_t *bytes, size_t size)
 			(struct get){.id = h.id, .at = h.at.offset, .bytes = h.bytes};
 	} else if (h.what == RMA_REPLY) {
 		take_reply(k, &h, bytes + RMA_HEADER);
-	} else if (rma_inlined(&h)) {
+	} else if (rma_inlined(&h, RMA_INLINE)) {
 		must_be_pattern(bytes + RMA_HEADER, 0, h.at.offset, h.bytes);
 	} else if (h.bytes) {
 		expect_bulk(k, h.at.offset, h.bytes);
@@ -454,13 +454,13 @@ static void arrive_all(int k, const struct rma_header *h, int pattern, uint64_t 
 	uint8_t *bytes = malloc(RMA_HEADER + (here ? here : 1));
 
 	MUST(bytes);
-	rma_encode(h, bytes);
+	rma_encode(h, RMA_INLINE, bytes);
 	for (uint64_t i = 0; i < here; i++)
 		bytes[RMA_HEADER + i] = byte_at(pattern, at + i);
 	if (lie >= 0)
 		bytes[lie % RMA_HEADER] = value;
-	arrive(k, RMA_TAG_HEAD, bytes, RMA_HEADER + rma_inlined(h));
-	for (uint64_t i = rma_inlined(h); i < here; i += n) {
+	arrive(k, RMA_TAG_HEAD, bytes, RMA_HEADER + rma_inlined(h, RMA_INLINE));
+	for (uint64_t i = rma_inlined(h, RMA_INLINE); i < here; i += n) {
 		n = here - i < RMA_PIECE ? here - i : RMA_PIECE;
 		arrive(k, RMA_TAG_BULK, bytes + RMA_HEADER + i, n);
 	}

@@ -354,7 +354,7 @@ static void *ask_for_ever(void *arg)
 	uint8_t head[RMA_HEADER];
 
 	connect_liar(&l);
-	rma_encode(&get, head);
+	rma_encode(&get, RMA_INLINE, head);
 	for (int i = 0; i < 3000 && !load_seq(&l.w->came); i++)
 		lie(&l, head, sizeof(head));
 	UNTIL(load_seq(&l.w->came));

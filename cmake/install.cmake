@@ -29,6 +29,13 @@ install(SCRIPT cmake/install_before.cmake)
 
 install(TARGETS gantry EXPORT gantry INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS nccl-net-gantry gantry-emulated gantry_tool)
+# What NCCL opens by itself is one for all plugins of the machine, and other packages bring theirs: only who asks for it gets it.
+option(GANTRY_LIBNCCL_NET "Install libnccl-net.so, a link to the plugin, which NCCL opens where NCCL_NET_PLUGIN is not set" OFF)
+if(GANTRY_LIBNCCL_NET)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/link)
+  file(CREATE_LINK libnccl-net-gantry.so ${CMAKE_BINARY_DIR}/link/libnccl-net.so SYMBOLIC)
+  install(FILES ${CMAKE_BINARY_DIR}/link/libnccl-net.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 # Apart: in a folder that the dynamic linker searches, every program would take it for NCCL's. And not in one called gantry: NCCL opens
 # a file of the plugin's name first.
 install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/gantry-nccl)

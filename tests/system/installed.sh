@@ -9,7 +9,7 @@
 need cmake cc pkg-config
 # deb.sh may run beside this: the records of what is installed are one per build folder.
 exec 9>"$BUILD_DIR/installing.lock" && flock 9
-at_exit() { cd / && uninstall; uninstall DESTDIR="$tmp/stage"; } # the records in BUILD_DIR go too
+at_exit() { cd / && cmake -DGANTRY_LIBNCCL_NET=OFF "$BUILD_DIR" >/dev/null 2>&1; uninstall; uninstall DESTDIR="$tmp/stage"; } # the records in BUILD_DIR go too
 unset DESTDIR LD_LIBRARY_PATH PKG_CONFIG_PATH CMAKE_PREFIX_PATH
 prefix=$tmp/prefix doc=$tmp/prefix/share/doc/gantry
 
@@ -56,7 +56,19 @@ for file in bin/gantry lib/libnccl-net-gantry.so lib/libgantry-emulated.so lib/l
 done
 [ ! -e "$prefix/lib/gantry" ] || die "lib/gantry is what NCCL_NET_PLUGIN=gantry opens first"
 [ ! -L "$prefix/lib/libnccl-net-gantry.so" ] || die "the plugin's name is not plain"
+[ ! -e "$prefix/lib/libnccl-net.so" ] || die "what NCCL opens by itself is installed without being asked for"
 echo "ok: programs, libraries, man pages, docs"
+
+# With the option NCCL finds the plugin without NCCL_NET_PLUGIN; uninstalling takes the link too.
+cmake -DGANTRY_LIBNCCL_NET=ON "$BUILD_DIR" >"$tmp/log" 2>&1 || die "GANTRY_LIBNCCL_NET"
+install
+[ "$(readlink "$prefix/lib/libnccl-net.so")" = libnccl-net-gantry.so ] || die "libnccl-net.so does not lead to the plugin"
+[ "$prefix/lib/libnccl-net.so" -ef "$prefix/lib/libnccl-net-gantry.so" ] || die "libnccl-net.so is a dead link"
+uninstall
+[ ! -L "$prefix/lib/libnccl-net.so" ] || die "libnccl-net.so is still there"
+cmake -DGANTRY_LIBNCCL_NET=OFF "$BUILD_DIR" >"$tmp/log" 2>&1 || die "GANTRY_LIBNCCL_NET=OFF"
+install
+echo "ok: libnccl-net.so"
 
 # Links between the installed pages, and to files beside them, lead somewhere.
 links=0 page=

@@ -402,7 +402,7 @@ static bool is_over(const struct rma_request *q)
 
 /*
  * Progress is made for all requests of a peer together, and costs calls of the kernel. NCCL tests all of them in turn, hundreds maybe, so
- * the oldest one's test does it. Those who test another one only get it now and then.
+ * the oldest one's test does it. A caller that tests only others gets it now and then.
  */
 static bool is_due(const struct rma_request *q) REQUIRES(rma_mu)
 {

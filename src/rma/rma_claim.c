@@ -9,7 +9,7 @@
  *
  * A communicator that has a word waits for its own copies only, never for another word: there is no circle.
  *
- * Words are told apart by a hash. Those that share a place only wait for each other, or are read once more.
+ * A hash gives each word a place. Those that share a place only wait for each other, or are read once more.
  */
 #include "rma/rma_priv.h"
 
@@ -19,7 +19,7 @@ MUTEX_KIND(claims_mu);
 static struct claims_mu mu;
 static struct {
 	const struct rma_comm *owner; /* NULL: none has it now */
-	const struct rma_comm *last;  /* who has had it, or read; it may be gone */
+	const struct rma_comm *last;  /* to claim or read it; it may be gone */
 	uint32_t words;		      /* of the owner */
 	uint64_t turn;
 } places[PLACES] GUARDED_BY(claims_mu);

@@ -220,7 +220,7 @@ static gantry_result move_heads(struct rma_comm *c, struct rma_peer *p) REQUIRES
 		r = post_receive(p, h->buffer, RMA_HEADER + c->inline_most, RMA_TAG_HEAD, &h->net);
 		rx->heads_posted += r == GANTRY_OK;
 	}
-	/* What has a receive may have come since take_heads looked: then only that receive knows that it was the last. */
+	/* What has a receive may have come since take_heads looked: then only a test of that receive shows whether more is to come. */
 	if (r == GANTRY_ERR_PEER_CLOSED && rx->heads_taken < rx->heads_posted)
 		return GANTRY_OK;
 	return r == GANTRY_OK || r == GANTRY_AGAIN ? GANTRY_OK : note_closed(p, r);

@@ -186,7 +186,7 @@ static void make_copies(int q, uint64_t n)
 static gantry_result fake_fence_reached(struct gantry_device *dev, enum gantry_copy_queue q, uint64_t fence)
 {
 	if (run.waited)
-		make_copies((int)q, 1);
+		make_copies((int)q, COPIES);
 	return run.queues[q].over >= fence ? GANTRY_OK : GANTRY_AGAIN;
 }
 

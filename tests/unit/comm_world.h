@@ -18,6 +18,7 @@ struct world {
 	pthread_barrier_t all;	/* with a middle: everybody is where the scenario wants it */
 	pthread_barrier_t over; /* and may go on */
 	char dir[64];
+	const void *user;
 };
 
 static inline void world_rank(struct world *w, int rank)

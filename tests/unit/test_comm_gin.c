@@ -180,6 +180,56 @@ TEST(kernels_put_and_signal)
 	}
 }
 
+/* More threads than a queue has places: each has its turn, and none writes over another's request. */
+static void crowd(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		  struct gantry_stream *stream)
+{
+	enum { THREADS = 9 };
+	const uint32_t depth = *(const uint32_t *)w->user;
+	const struct gantry_gin_config config = {.struct_size = sizeof(config), .depth = depth};
+	struct block blocks[THREADS];
+	pthread_t t[THREADS];
+	struct side s = {.w = w};
+	uint32_t signal, before;
+	void *p;
+
+	(void)rank, (void)stream;
+	CHECK_OK(gantry_gin_open(comm, &config, &s.gin));
+	CHECK_OK(gantry_gin_view(s.gin, &s.view));
+	CHECK_OK(gantry_mem_alloc(dev, THREADS * 1600, &p));
+	s.target = p;
+	s.source = calloc(THREADS, 1600);
+	CHECK_OK(gantry_gin_register(s.gin, s.source, THREADS * 1600, &s.source_memory));
+	CHECK_OK(gantry_gin_register(s.gin, s.target, THREADS * 1600, &s.target_memory));
+	for (uint32_t i = 0; i < THREADS; i++)
+		blocks[i] = (struct block){&s, i};
+	threads_start(t, THREADS, same_queue, blocks, sizeof(blocks[0]));
+	threads_join(t, THREADS);
+	signal = BLOCKS * s.view.ranks;
+	before = (s.view.rank + s.view.ranks - 1) % s.view.ranks;
+	CHECK_EQ(gantry_gin_wait(&s.view, signal, THREADS * 200), 0);
+	CHECK_EQ(gantry_gin_flush(&s.view, 0), 0);
+	for (uint64_t at = 0; at < THREADS * 1600; at += 8) {
+		uint64_t value;
+
+		memcpy(&value, s.target + at, 8);
+		CHECK_EQ(value, at * 31 + before + 1);
+	}
+	CHECK_EQ(gantry_gin_barrier(&s.view, 0, BARRIER), 0);
+	close_side(&s, dev);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(more_threads_than_places)
+{
+	for (uint32_t depth = 1; depth <= 4; depth *= 2) {
+		struct world w = {.nranks = 2, .body = crowd, .user = &depth};
+
+		CASE("%u places", depth);
+		world_threads(&w, NULL);
+	}
+}
+
 /* ---- barriers ---- */
 
 enum { SLOW = 96 << 20 };

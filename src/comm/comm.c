@@ -694,6 +694,7 @@ gantry_result comm_last_meeting(struct gantry_comm *comm)
 	if (comm->nranks == 1)
 		return GANTRY_OK;
 	TRY_NOW(comm_onesided_flush(comm));
+	TRY_NOW(comm_gin_flush(comm));
 	ASSERT(!load_relaxed(&comm->closing));
 	store_release(&comm->closing, 1);
 	return gantry_ctl_allgather(comm->ctl, NULL, 0, NULL);

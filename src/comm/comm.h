@@ -20,6 +20,7 @@
  *   window.c        one-sided: windows
  *   reach.c         one-sided: how this rank reaches windows of the others
  *   put.c           one-sided: put, signal, wait; notifications
+ *   gin.c           queues of kernels that put and signal
  *   cause.c         which rank caused an error
  *   report.h        which rank waits for which: reports, the watchdog, traces
  *
@@ -320,6 +321,8 @@ gantry_result comm_choose_transport(struct gantry_comm *comm, int peer);
 /* The directions that a call needs and that are not known to be connected: answers how many. ret: NULL, or room for all. */
 /* gin.c: those that the program has not closed. */
 void comm_gin_stop(struct gantry_comm *comm);
+/* Until what kernels have asked for has left, which have ended. */
+gantry_result comm_gin_flush(struct gantry_comm *comm);
 
 size_t comm_needs(const struct comm_call *call, struct comm_need *ret);
 /* Connects them, of all communicators among them at the same time. */

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues through which kernels of the program ask for puts and signals (gantry/kernel.h), and the thread that serves them with src/rma.
+ * Queues through which kernels of the program ask for puts and signals, and the thread that serves them with src/rma. The format of
+ * gantry/kernel.h is here; gin.h has what a format is.
  *
  * Its own thread: nothing on the CPU announces what a kernel writes into a queue, and the progress engine looks at connections only while
  * they have operations. The thread looks at all queues in turn, sleeps briefly when there was nothing for a while, and ends with the
- * first error, which it makes the communicator's; kernels that wait see the stop word.
+ * first error, which it makes the communicator's; kernels that wait see the stop word, or are released by what they wait for.
  *
  * Signals, counters and queues are memory that the CPU writes and the device reads, so signals cost no copies.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/thread.h"
-#include "comm/comm.h"
-#include "gantry/kernel.h"
+#include "comm/gin.h"
 #include "inet/loop.h"
 #include "net/net.h"
-#include "rma/rma.h"
 
 #define GIN_NET(op, ...) gantry_net_tcp()->ops->op(gantry_net_tcp(), __VA_ARGS__)
 
@@ -31,39 +30,16 @@ enum {
 	DEPTH_MOST = 4096,
 	WORDS_MOST = 65536,
 	BARRIERS_MOST = 1024,
-	SIGNAL_MEMORY = 1, /* the first registration */
-	SLEEP_NS = 50000,  /* of a thread that found nothing: nothing announces what kernels ask for */
-};
-
-/* What is under way of one queue. */
-struct gin_queue {
-	struct rma_request **requests; /* by number % depth */
-	uint64_t begun, over;
+	SLEEP_NS = 50000,      /* of a thread that found nothing: nothing announces what kernels ask for */
+	RELEASE_US = 500,      /* between two releases of kernels */
+	LATCH_NS = 1800000000, /* an error whose cause is looked for is known by then (cause.c) */
 };
 
 /* What a rank offers when it opens or registers. */
 struct gin_offer {
-	uint32_t result;   /* gantry_result */
-	uint32_t sizes[6]; /* the same on all ranks */
+	uint32_t result;	   /* gantry_result */
+	uint32_t sizes[GIN_SIZES]; /* the same on all ranks */
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-};
-
-struct gantry_gin {
-	struct gantry_list node;     /* of the communicator */
-	struct gantry_comm *comm;    /* borrowed; NULL: it has ended, and all but this struct with it */
-	struct gantry_gin_view view; /* with the device's pointers */
-	void *block;		     /* owned: mapped memory of all below */
-	struct gantry_gin_request *queue;
-	uint64_t *taken, *done, *counter, *signal;
-	uint32_t *stop;
-	struct gin_queue *queues; /* owned: [context][rank] */
-	struct gin_offer *offers; /* owned: of all ranks */
-	struct rma_comm *rma;	  /* owned */
-	uint64_t moves;		  /* of the former, when the thread last looked */
-	void *ctx;		  /* owned: the network's */
-	pthread_t thread;
-	bool has_thread;
-	uint32_t ends; /* seq: close has been called */
 };
 
 /* ---- the thread ---- */
@@ -72,26 +48,32 @@ static bool take_request(struct gantry_gin *k, uint32_t context, uint32_t peer, 
 {
 	const uint64_t at = (uint64_t)context * k->view.ranks + peer;
 	struct gin_queue *q = &k->queues[at];
-	const uint64_t *words = k->queue[at * k->view.depth + q->begun % k->view.depth].words;
+	const uint64_t slot = q->begun % k->view.depth;
 	const struct rma_to to = {peer, context};
 	struct rma_signal signal = {{RMA_NO_MEMORY, 0}, 0};
-	struct rma_place from, there;
+	struct gin_put put;
+	gantry_result r;
 
-	if (q->begun - q->over == k->view.depth || load_acquire(&words[7]) != q->begun + 1)
+	ASSERT(q->begun - q->over <= k->view.depth);
+	if (q->begun - q->over == k->view.depth)
 		return false;
-	if ((uint32_t)words[4] != GANTRY_GIN_NONE)
-		signal = (struct rma_signal){{SIGNAL_MEMORY, 8 * (words[4] & UINT32_MAX)}, words[5]};
-	from = (struct rma_place){(uint32_t)words[3], words[1]};
-	there = (struct rma_place){(uint32_t)(words[3] >> 32), words[2]};
-	*ret_result = rma_put(k->rma, to, from, there, words[0], &signal, &q->requests[q->begun % k->view.depth]);
-	q->begun += *ret_result == GANTRY_OK;
-	return *ret_result == GANTRY_OK;
+	r = k->format->read(k, at, q->begun, &put);
+	if (r == GANTRY_AGAIN)
+		return false;
+	if (r == GANTRY_OK && put.signal != GANTRY_GIN_NONE)
+		signal = (struct rma_signal){{GIN_SIGNAL_MEMORY, 8 * (uint64_t)put.signal}, put.add};
+	if (r == GANTRY_OK)
+		r = rma_put(k->rma, to, put.from, put.at, put.bytes, &signal, &q->requests[slot]);
+	if (r == GANTRY_OK)
+		q->counters[slot] = put.counter;
+	q->begun += r == GANTRY_OK;
+	*ret_result = r;
+	return r == GANTRY_OK;
 }
 
 static bool end_request(struct gantry_gin *k, uint64_t at, gantry_result *ret_result)
 {
 	struct gin_queue *q = &k->queues[at];
-	const uint64_t *words = k->queue[at * k->view.depth + q->over % k->view.depth].words;
 	uint32_t counter;
 	int done = 0;
 
@@ -100,10 +82,10 @@ static bool end_request(struct gantry_gin *k, uint64_t at, gantry_result *ret_re
 	*ret_result = rma_test(q->requests[q->over % k->view.depth], &done);
 	if (*ret_result != GANTRY_OK || !done)
 		return false;
-	counter = (uint32_t)(words[4] >> 32);
+	counter = q->counters[q->over % k->view.depth];
 	if (counter < k->view.counters)
-		store_release(&k->counter[counter], k->counter[counter] + 1);
-	store_release(&k->done[at], ++q->over);
+		store_release(&k->counter[counter], load_relaxed(&k->counter[counter]) + 1);
+	k->format->done(k, at, ++q->over);
 	return true;
 }
 
@@ -134,17 +116,68 @@ static bool serve_all(struct gantry_gin *k, gantry_result *ret_result)
  */
 static bool is_drained(const struct gantry_gin *k, uint64_t idle)
 {
-	bool holes = false;
+	bool holes;
 
-	for (size_t i = 0; i < (size_t)k->view.contexts * k->view.ranks; i++) {
+	for (size_t i = 0; i < (size_t)k->view.contexts * k->view.ranks; i++)
 		if (k->queues[i].begun != k->queues[i].over)
 			return false;
-		holes |= load_acquire(&k->taken[i]) != k->queues[i].over;
-	}
+	holes = k->format->has_holes && k->format->has_holes(k);
 	if (holes && idle >= gantry_params()->timeout)
 		LOG_WARN(COMM, "rank %d: gantry_gin_close: a kernel ended while it was writing a request",
 			 k->comm->rank);
 	return !holes || idle >= gantry_params()->timeout;
+}
+
+/* A program whose kernel ends asks for the error: so it is there before kernels are released. Ends with the queues, or at
+ * `gone`. */
+static void release_kernels(struct gantry_gin *k)
+{
+	const uint64_t begin = gantry_now_ns();
+	uint64_t gone = 0;
+
+	while (!load_acquire(&k->comm->error_seen) && gantry_now_ns() - begin < LATCH_NS && !load_seq(&k->ends))
+		usleep(RELEASE_US);
+	ASSERT(k->format->free && !load_seq(&k->releases));
+	store_seq(&k->releases, 1);
+	do {
+		if (!k->format->release(k))
+			usleep(RELEASE_US);
+		gone = load_seq(&k->gone);
+	} while (!load_seq(&k->ends) && (!gone || gantry_now_ns() < gone));
+	if (!gone)
+		return;
+	k->format->free(k, true);
+	free(k);
+}
+
+/* After a pass that moved nothing; `ends` and `asked` are from before it. true: the queues close, and nothing is left. */
+static bool answer_idle(struct gantry_gin *k, uint32_t ends, uint32_t asked, uint64_t *idle_since)
+{
+	if (!ends && asked == k->answered)
+		return false;
+	if (ends && !*idle_since)
+		*idle_since = gantry_now_ns();
+	if (!is_drained(k, ends ? gantry_now_ns() - *idle_since : 0))
+		return false;
+	store_seq(&k->answered, asked);
+	return ends != 0;
+}
+
+/* A rank that has left at the end is no error. */
+static void end_service(struct gantry_gin *k, gantry_result r)
+{
+	const char *text = "";
+	int rank = -1;
+
+	if (r != GANTRY_OK && !load_acquire(&k->comm->closing)) {
+		if (rma_error(k->rma, &rank, &text) == GANTRY_OK)
+			text = gantry_last_error(); /* a request of this rank's own */
+		comm_suspect(k->comm, r, rank < 0 ? k->comm->rank : rank, text);
+	}
+	if (k->format->stop)
+		store_seq(k->format->stop(k), 1);
+	else if (!load_seq(&k->ends))
+		release_kernels(k);
 }
 
 static void *serve_main(void *arg)
@@ -152,43 +185,82 @@ static void *serve_main(void *arg)
 	struct gantry_gin *k = arg;
 	gantry_result r = GANTRY_OK;
 	struct gantry_waiter wait;
-	const char *text = "";
 	uint64_t idle_since = 0; /* while it closes */
-	uint32_t ends;
-	int rank = -1;
+	uint32_t ends, asked;
 
 	gantry_waiter_init(&wait, NULL);
 	if (k->comm->device->sleeps)
 		wait.spin = 0; /* kernels are CPU threads, which may need this CPU to go on */
 	while (r == GANTRY_OK && !load_seq(&k->comm->life.stop)) {
 		ends = load_seq(&k->ends); /* then what kernels have asked for before it is in the queues */
+		asked = load_seq(&k->asked);
 		if (serve_all(k, &r)) {
 			gantry_waiter_done(&wait);
 			idle_since = 0;
 			continue;
 		}
-		if (ends && !idle_since)
-			idle_since = gantry_now_ns();
-		if (ends && is_drained(k, gantry_now_ns() - idle_since))
+		if (answer_idle(k, ends, asked, &idle_since))
 			break;
 		if (r == GANTRY_OK)
 			gantry_waiter_idle(&wait, SLEEP_NS);
 	}
 	gantry_waiter_done(&wait);
-	if (r != GANTRY_OK) {
-		if (rma_error(k->rma, &rank, &text) == GANTRY_OK)
-			text = gantry_last_error(); /* a request of this rank's own */
-		comm_suspect(k->comm, r, rank < 0 ? k->comm->rank : rank, text);
-	}
-	store_seq(k->stop, 1);
+	end_service(k, r);
 	return NULL;
 }
 
-/* ---- opening ---- */
+/* ---- the format of gantry/kernel.h ---- */
 
-static gantry_result choose_sizes(const struct gantry_gin_config *config, struct gantry_gin_view *v)
+struct own_queues {
+	struct gantry_gin gin;
+	struct gantry_gin_request *queue;
+	uint64_t *taken, *done;
+	uint32_t *stop;
+};
+
+static struct own_queues *own_of(const struct gantry_gin *k)
 {
+	return (struct own_queues *)(uintptr_t)k;
+}
+
+static gantry_result read_own(struct gantry_gin *k, uint64_t at, uint64_t number, struct gin_put *ret_put)
+{
+	const uint64_t *words = own_of(k)->queue[at * k->view.depth + number % k->view.depth].words;
+
+	if (load_acquire(&words[7]) != number + 1)
+		return GANTRY_AGAIN;
+	*ret_put = (struct gin_put){.from = {(uint32_t)words[3], words[1]},
+				    .at = {(uint32_t)(words[3] >> 32), words[2]},
+				    .bytes = words[0],
+				    .signal = (uint32_t)words[4],
+				    .counter = (uint32_t)(words[4] >> 32),
+				    .add = words[5]};
+	return GANTRY_OK;
+}
+
+static void done_own(struct gantry_gin *k, uint64_t at, uint64_t over)
+{
+	store_release(&own_of(k)->done[at], over);
+}
+
+static bool own_has_holes(const struct gantry_gin *k)
+{
+	for (size_t i = 0; i < (size_t)k->view.contexts * k->view.ranks; i++)
+		if (load_acquire(&own_of(k)->taken[i]) != k->queues[i].over)
+			return true;
+	return false;
+}
+
+static uint32_t *own_stop(const struct gantry_gin *k)
+{
+	return own_of(k)->stop;
+}
+
+static gantry_result choose_own(struct gantry_gin *k, const void *arg)
+{
+	const struct gantry_gin_config *config = arg;
 	struct gantry_gin_config c = {0};
+	struct gantry_gin_view *v = &k->view;
 
 	if (config && config->struct_size != sizeof(c))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_open: config.struct_size is %u, expected %zu",
@@ -217,35 +289,48 @@ static size_t signals_of(const struct gantry_gin_view *v)
 }
 
 /* One block, in which the CPU writes and kernels read and write; nothing of it is far from either. */
-static gantry_result make_block(struct gantry_gin *k)
+static gantry_result make_own(struct gantry_gin *k)
 {
+	struct own_queues *own = own_of(k);
 	struct gantry_device *d = k->comm->device;
 	struct gantry_gin_view *v = &k->view;
 	const size_t n = (size_t)v->contexts * v->ranks, words = n * 2 + signals_of(v) + v->counters + v->barriers;
-	const size_t queues = n * v->depth * sizeof(*k->queue);
+	const size_t queues = n * v->depth * sizeof(*own->queue);
 	void *host = NULL, *dev = NULL;
 	uint64_t *at_host, *at_dev;
 
 	TRY_NOW(d->ops->alloc_mapped(d, queues + (words + 16) * sizeof(uint64_t), &host, &dev));
 	k->block = host;
 	memset(host, 0, queues + (words + 16) * sizeof(uint64_t));
-	k->queue = host;
+	own->queue = host;
 	v->queue = dev;
 	at_host = (uint64_t *)((char *)host + queues);
 	at_dev = (uint64_t *)((char *)dev + queues);
-	k->stop = (uint32_t *)at_host;
+	own->stop = (uint32_t *)at_host;
 	v->stop = (uint32_t *)at_dev;
 	v->taken = at_dev += 16;
-	k->taken = at_host += 16;
-	k->done = k->taken + n;
+	own->taken = at_host += 16;
+	own->done = own->taken + n;
 	v->done = at_dev + n;
-	k->signal = k->done + n;
+	k->signal = own->done + n;
 	v->signal = at_dev + 2 * n;
 	k->counter = k->signal + signals_of(v);
 	v->counter = v->signal + signals_of(v);
 	v->epoch = v->signal + signals_of(v) + v->counters;
 	return GANTRY_OK;
 }
+
+static const struct gin_format own_format = {.opens = "gantry_gin_open",
+					     .closes = "gantry_gin_close",
+					     .size = sizeof(struct own_queues),
+					     .choose = choose_own,
+					     .make = make_own,
+					     .read = read_own,
+					     .done = done_own,
+					     .has_holes = own_has_holes,
+					     .stop = own_stop};
+
+/* ---- opening ---- */
 
 static gantry_result make_queues(struct gantry_gin *k)
 {
@@ -256,21 +341,21 @@ static gantry_result make_queues(struct gantry_gin *k)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the queues of %u ranks", k->view.ranks);
 	for (size_t i = 0; i < n; i++) {
 		k->queues[i].requests = calloc(k->view.depth, sizeof(*k->queues[i].requests));
-		if (!k->queues[i].requests)
+		k->queues[i].counters = calloc(k->view.depth, sizeof(*k->queues[i].counters));
+		if (!k->queues[i].requests || !k->queues[i].counters)
 			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the queues of %u ranks", k->view.ranks);
 	}
 	return GANTRY_OK;
 }
 
 /* Whatever fails on one rank fails on all; on that rank with its own error. */
-static gantry_result exchange_offers(struct gantry_gin *k, const char *what, const struct gin_offer *mine)
+static gantry_result exchange_offers(struct gantry_comm *comm, const char *what, const struct gin_offer *mine,
+				     struct gin_offer *all)
 {
-	struct gantry_comm *comm = k->comm;
-	const struct gin_offer *all = k->offers;
 	char why[256];
 
 	snprintf(why, sizeof(why), "%s", gantry_last_error());
-	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), k->offers));
+	TRY_NOW(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
 	if (mine->result != GANTRY_OK)
 		gantry_set_last_error(why);
 	for (int i = 0; i < comm->nranks && mine->result == GANTRY_OK; i++)
@@ -285,16 +370,15 @@ static gantry_result exchange_offers(struct gantry_gin *k, const char *what, con
 	return (gantry_result)mine->result;
 }
 
-static gantry_result listen_for(struct gantry_gin *k, const struct gantry_gin_config *config, void **ret_listen,
-				struct gin_offer *mine)
+static gantry_result listen_for(struct gantry_gin *k, const void *config, void **ret_listen, struct gin_offer *mine)
 {
 	/* Receives wait for messages at all times: ranks that close at the end are no error. */
 	const struct gantry_net_config net = {
 		.traffic_class = GANTRY_NET_UNDEF, .standing_receives = 1, .device = k->comm->device};
 
-	TRY_NOW(choose_sizes(config, &k->view));
+	TRY_NOW(k->format->choose(k, config));
 	memcpy(mine->sizes, &k->view.contexts, sizeof(mine->sizes));
-	TRY_NOW(make_block(k));
+	TRY_NOW(k->format->make(k));
 	TRY_NOW(make_queues(k));
 	TRY_NOW(GIN_NET(init, 0, &net, &k->ctx));
 	return GIN_NET(listen, k->ctx, 0, mine->handle, ret_listen);
@@ -321,12 +405,29 @@ static gantry_result connect_queues(struct gantry_gin *k, void *listen)
 	config.handles = handles;
 	TRY(rma_open(&config, &k->rma));
 	TRY(rma_register(k->rma, k->signal, signals_of(&k->view) * sizeof(uint64_t), RMA_HOST, &number));
-	ASSERT(number == SIGNAL_MEMORY);
+	ASSERT(number == GIN_SIGNAL_MEMORY);
+	if (k->format->add_own)
+		TRY(k->format->add_own(k));
 	TRY(gantry_thread_start("gantry-kernels", serve_main, k, &k->thread));
 	k->has_thread = true;
 out:
 	free(handles);
 	return r;
+}
+
+/* What only the thread and its requests need. */
+static void close_network(struct gantry_gin *k)
+{
+	rma_close(k->rma);
+	if (k->ctx)
+		GIN_NET(finalize, k->ctx);
+	for (size_t i = 0; k->queues && i < (size_t)k->view.contexts * k->view.ranks; i++) {
+		free(k->queues[i].requests);
+		free(k->queues[i].counters);
+	}
+	free(k->queues);
+	free(k->offers);
+	k->queues = NULL;
 }
 
 /* kernels_run: the memory that they look at stays. */
@@ -337,47 +438,41 @@ static void free_queues(struct gantry_gin *k, bool kernels_run)
 	store_seq(&k->ends, 1);
 	if (k->has_thread)
 		pthread_join(k->thread, NULL);
-	rma_close(k->rma);
-	if (k->ctx)
-		GIN_NET(finalize, k->ctx);
-	for (size_t i = 0; k->queues && i < (size_t)k->view.contexts * k->view.ranks; i++)
-		free(k->queues[i].requests);
-	free(k->queues);
-	free(k->offers);
+	close_network(k);
+	if (k->format->free)
+		k->format->free(k, kernels_run);
 	if (k->block && !kernels_run)
 		d->ops->free_mapped(d, k->block);
 }
 
-static gantry_result open_queues(struct gantry_gin *k, const struct gantry_gin_config *config)
+static gantry_result open_queues(struct gantry_gin *k, const void *config)
 {
 	gantry_result r;
 	struct gin_offer mine = {0};
 	void *listen = NULL;
 
 	mine.result = listen_for(k, config, &listen, &mine);
-	TRY(exchange_offers(k, "gantry_gin_open", &mine));
+	TRY(exchange_offers(k->comm, k->format->opens, &mine, k->offers));
 	mine.result = connect_queues(k, listen);
-	TRY(exchange_offers(k, "gantry_gin_open", &mine)); /* all are registered before the first put */
+	TRY(exchange_offers(k->comm, k->format->opens, &mine, k->offers)); /* all are registered before the first put */
 out:
 	if (listen)
 		GIN_NET(close_listen, listen);
 	return r;
 }
 
-gantry_result gantry_gin_open(struct gantry_comm *comm, const struct gantry_gin_config *config,
-			      struct gantry_gin **ret_queues)
+gantry_result comm_gin_open(struct gantry_comm *comm, const struct gin_format *format, const void *config,
+			    struct gantry_gin **ret_gin)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_gin *k = NULL;
+	struct gantry_gin *k = calloc(1, format->size);
 
-	if (!comm || !ret_queues)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_open: comm or ret_queues is NULL");
-	TRY_NOW(comm_ready(comm, "gantry_gin_open"));
-	k = calloc(1, sizeof(*k));
+	ASSERT(format->size >= sizeof(*k) && !format->release == !!format->stop);
 	if (!k)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the queues of kernels");
 	gantry_list_init(&k->node);
 	k->comm = comm;
+	k->format = format;
 	k->view.rank = (uint32_t)comm->rank;
 	k->view.ranks = (uint32_t)comm->nranks;
 	k->offers = calloc((size_t)comm->nranks, sizeof(*k->offers));
@@ -385,13 +480,22 @@ gantry_result gantry_gin_open(struct gantry_comm *comm, const struct gantry_gin_
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the queues of kernels");
 	TRY(open_queues(k, config));
 	gantry_list_append(&comm->gins, &k->node);
-	*ret_queues = k;
+	*ret_gin = k;
 	k = NULL;
 out:
 	if (k)
 		free_queues(k, false);
 	free(k);
 	return r;
+}
+
+gantry_result gantry_gin_open(struct gantry_comm *comm, const struct gantry_gin_config *config,
+			      struct gantry_gin **ret_queues)
+{
+	if (!comm || !ret_queues)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_open: comm or ret_queues is NULL");
+	TRY_NOW(comm_ready(comm, "gantry_gin_open"));
+	return comm_gin_open(comm, &own_format, config, ret_queues);
 }
 
 void gantry_gin_close(struct gantry_gin *k)
@@ -405,30 +509,95 @@ void gantry_gin_close(struct gantry_gin *k)
 	free(k);
 }
 
+/* Kernels that cannot look at a word may still wait, with nothing that says when they have ended. The thread goes on to release
+ * them for a while, and what they look at is not freed. */
+static void let_go(struct gantry_gin *k)
+{
+	ASSERT(k->has_thread && k->format->release);
+	while (!load_seq(&k->releases))
+		usleep(RELEASE_US);
+	close_network(k);
+	pthread_detach(k->thread);
+	store_seq(&k->gone, gantry_now_ns() + gantry_params()->timeout); /* the thread's from here on */
+}
+
 void comm_gin_stop(struct gantry_comm *comm)
 {
 	gantry_list_each_entry_safe (k, &comm->gins, struct gantry_gin, node) {
-		LOG_WARN(COMM,
-			 "rank %d: the communicator ends before gantry_gin_close, so its kernels' queues are not "
-			 "freed",
-			 comm->rank);
+		const bool own = k->format == &own_format, kernels = k->users && comm_check(comm) != GANTRY_OK;
+
 		gantry_list_remove(&k->node);
-		free_queues(k, true);
+		if (own || kernels)
+			LOG_WARN(COMM, "rank %d: the communicator ends before %s, so its kernels' queues are not freed",
+				 comm->rank, k->format->closes);
+		if (kernels) {
+			let_go(k);
+			continue;
+		}
+		free_queues(k, own);
 		k->comm = NULL;
+		if (!own) /* else gantry_gin_close does */
+			free(k);
 	}
+}
+
+gantry_result comm_gin_flush(struct gantry_comm *comm)
+{
+	const uint64_t begin = gantry_now_ns();
+	struct gantry_waiter wait;
+
+	gantry_waiter_init(&wait, NULL);
+	gantry_list_each_entry (k, &comm->gins, struct gantry_gin, node) {
+		const uint32_t asked = load_seq(&k->asked) + 1;
+
+		ASSERT(k->has_thread && !load_seq(&k->ends));
+		if (k->format == &own_format) /* closed by the program, which knows when its kernels have ended */
+			continue;
+		store_seq(&k->asked, asked);
+		while (load_seq(&k->answered) != asked) {
+			TRY_NOW(comm_check(comm));
+			if (gantry_now_ns() - begin > gantry_params()->timeout)
+				FAIL_NOW(GANTRY_ERR_TIMEOUT, "what kernels have put did not leave");
+			gantry_waiter_idle(&wait, SLEEP_NS);
+		}
+	}
+	return GANTRY_OK;
 }
 
 /* ---- calls ---- */
 
-static gantry_result register_mine(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
+static gantry_result register_memory(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
 {
 	struct gantry_device *d = k->comm->device;
 	struct gantry_mem_info info = {0};
 
-	if (!ptr || !size)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: invalid buffer (%zu bytes at %p)", size, ptr);
 	TRY_NOW(d->ops->pointer(d, ptr, &info));
 	return rma_register(k->rma, ptr, size, info.kind == GANTRY_MEM_DEVICE ? RMA_DEVICE : RMA_HOST, ret_memory);
+}
+
+gantry_result comm_gin_add(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (size)
+		r = register_memory(k, ptr, size, ret_memory);
+	if (r != GANTRY_OK || !size)
+		rma_register_nothing(k->rma, ret_memory); /* numbers stay the same on all ranks */
+	return r;
+}
+
+gantry_result comm_gin_agree(struct gantry_comm *comm, const char *what, gantry_result mine,
+			     const uint32_t sizes[GIN_SIZES])
+{
+	struct gin_offer offer = {.result = mine}, *all = calloc((size_t)comm->nranks, sizeof(*all));
+	gantry_result r;
+
+	if (!all)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
+	memcpy(offer.sizes, sizes, sizeof(offer.sizes));
+	r = exchange_offers(comm, what, &offer, all);
+	free(all);
+	return r;
 }
 
 static gantry_result check_open(const struct gantry_gin *k, const char *what)
@@ -440,32 +609,37 @@ static gantry_result check_open(const struct gantry_gin *k, const char *what)
 	return GANTRY_OK;
 }
 
+static gantry_result register_mine(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
+{
+	if (!ptr || !size) {
+		rma_register_nothing(k->rma, ret_memory);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: invalid buffer (%zu bytes at %p)", size, ptr);
+	}
+	return comm_gin_add(k, ptr, size, ret_memory);
+}
+
 gantry_result gantry_gin_register(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
 {
 	struct gin_offer mine = {0};
-	uint32_t number = 0;
 	gantry_result r;
 
 	TRY_NOW(check_open(k, "gantry_gin_register"));
 	if (!ret_memory)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: ret_memory is NULL");
 	TRY_NOW(comm_ready(k->comm, "gantry_gin_register"));
-	mine.result = register_mine(k, ptr, size, &number);
-	if (mine.result != GANTRY_OK)
-		rma_register_nothing(k->rma, &number); /* numbers stay the same on all ranks */
-	mine.sizes[0] = number;
-	r = exchange_offers(k, "gantry_gin_register", &mine);
+	mine.result = register_mine(k, ptr, size, &mine.sizes[0]);
+	r = exchange_offers(k->comm, "gantry_gin_register", &mine, k->offers);
 	if (r == GANTRY_OK)
-		*ret_memory = number;
+		*ret_memory = mine.sizes[0];
 	else if (mine.result == GANTRY_OK)
-		rma_deregister(k->rma, number);
+		rma_deregister(k->rma, mine.sizes[0]);
 	return r;
 }
 
 gantry_result gantry_gin_deregister(struct gantry_gin *k, uint32_t memory)
 {
 	TRY_NOW(check_open(k, "gantry_gin_deregister"));
-	if (memory <= SIGNAL_MEMORY)
+	if (memory <= GIN_SIGNAL_MEMORY)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_deregister: memory %u is not registered", memory);
 	return rma_deregister(k->rma, memory);
 }

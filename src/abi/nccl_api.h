@@ -96,7 +96,20 @@ typedef struct {
 } ncclTeam_t;
 NCCL_ABI_SIZE(ncclTeam_t, 12);
 
-/* As of 2.30; it ends earlier in 2.29. */
+/* 2.29.2 and 2.29.3. */
+typedef struct {
+	size_t size;
+	unsigned magic, version;
+	int rank, nRanks;
+	int cudaDev, nvmlDev;
+	bool deviceApiSupport;
+	bool multimemSupport;
+	uint8_t ginType;
+} ncclCommProperties_v22902_t;
+NCCL_ABI_SIZE(ncclCommProperties_v22902_t, 40);
+NCCL_ABI_OFFSET(ncclCommProperties_v22902_t, ginType, 34);
+
+/* Since 2.29.7. */
 typedef struct {
 	size_t size;
 	unsigned magic, version;
@@ -125,7 +138,7 @@ typedef struct {
 } ncclEncryptionConfig_t;
 NCCL_ABI_SIZE(ncclEncryptionConfig_t, 32);
 typedef struct ncclDevComm ncclDevComm_t;
-typedef struct ncclDevCommRequirements ncclDevCommRequirements_t;
+typedef struct ncclDevCommRequirements ncclDevCommRequirements_t; /* one of two layouts: abi/nccl_device_api.h */
 typedef struct ncclDevResourceRequirements ncclDevResourceRequirements_t;
 typedef struct {
 	uint64_t opaque; /* passed by value: a pointer into multicast memory */

@@ -7,10 +7,13 @@
  *   nccl_group.c   groups that hold whole communicators' beginnings and ends as well as transfers
  *   nccl_coll.c    collectives, send and receive, operations of the caller's own
  *   nccl_memory.c  the device and stream of a call; ncclMemAlloc, registered memory
+ *   nccl_window.c  windows, for calls and for kernels
+ *   nccl_device.c  device communicators, for kernels of the program that start network operations; teams and properties
+ *   nccl_queue.c   the queues that such kernels write
  *   error.c        results, their texts, the last error
  *   env.c          NCCL's environment variables
  *   nccl_param.c   ncclParam*
- *   refused.c      what is always refused, from api.def; teams and properties, which say so
+ *   refused.c      what is always refused, from api.def
  *   lazy.c         libraries that are opened when something of theirs is first called
  *
  * WAITING. On a GPU a collective is enqueued on the caller's stream, as in NCCL. On the host device there is no stream
@@ -41,6 +44,8 @@
 	__attribute__((weak, alias("pnccl" #name))) NCCL_EXPORT type nccl##name params;                                \
 	type pnccl##name params
 
+struct nccl_windows;
+
 enum nccl_ending { NCCL_LIVES, NCCL_FINALIZES, NCCL_FINALIZED, NCCL_ENDS };
 
 #define NCCL_COMM_MAGIC 0x6e63636c67616e74u
@@ -57,7 +62,8 @@ struct ncclComm {
 	struct gantry_stream *own; /* of the host device; owned */
 	cudaStream_t native;	   /* the last one, and what stands for it */
 	struct gantry_stream *stream;
-	struct ncclComm *next_used; /* nccl_group.c: of those that the group of a thread has used */
+	struct nccl_windows *windows; /* owned: nccl_device.h */
+	struct ncclComm *next_used;   /* nccl_group.c: of those that the group of a thread has used */
 	bool used;
 };
 
@@ -138,6 +144,7 @@ struct nccl_job {
 	void *buf; /* or the window that ends */
 	size_t size;
 	ncclWindow_t *window; /* the caller's; NULL: none is made */
+	void *owned;	      /* nccl_device.c: what a device communicator is to have */
 };
 /* Takes the job over. Its result; OK: it is kept. */
 gantry_result nccl_group_run(struct nccl_job *job);

@@ -8,6 +8,7 @@
 #include "coll/coll.h"
 #include "comm/onesided.h"
 #include "nccl/nccl.h"
+#include "nccl/nccl_device.h"
 
 /* A call by itself, or one of a group. r: what is wrong with its communicator or stream. */
 struct call {
@@ -144,14 +145,14 @@ static gantry_result check_context(const char *function, int context, unsigned f
 	return GANTRY_OK;
 }
 
-static gantry_result put(const void *buf, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
+static gantry_result put(const void *buf, size_t count, ncclDataType_t type, int peer, struct gantry_window *window,
 			 size_t offset, int signal, struct gantry_comm *comm, struct gantry_stream *stream)
 {
 	uint32_t size = (unsigned)type < GANTRY_TYPE_COUNT ? coll_type_bytes((unsigned)type) : 0;
 
 	if (!size || count > SIZE_MAX / size)
 		FAIL_NOW(GANTRY_ERR_INVALID, "ncclPutSignal: invalid size: %zu elements of type %d", count, (int)type);
-	return gantry_put(buf, count * size, peer, (struct gantry_window *)window, offset, signal, comm, stream);
+	return gantry_put(buf, count * size, peer, window, offset, signal, comm, stream);
 }
 
 NCCL_FUNCTION(ncclResult_t, PutSignal,
@@ -161,10 +162,16 @@ NCCL_FUNCTION(ncclResult_t, PutSignal,
 	struct call call = call_begin("ncclPutSignal", comm, stream);
 	gantry_result r = call.r;
 
+	const struct nccl_window *w;
+
 	if (r == GANTRY_OK)
 		r = check_context("ncclPutSignal", context, flags);
+	if (r == GANTRY_OK) {
+		w = nccl_window_of(comm, window, "ncclPutSignal");
+		r = w ? GANTRY_OK : GANTRY_ERR_INVALID;
+	}
 	if (r == GANTRY_OK)
-		r = put(buf, count, type, peer, window, offset, signal, call.comm, call.stream);
+		r = put(buf, count, type, peer, w->window, offset, signal, call.comm, call.stream);
 	return call_end(r);
 }
 
@@ -205,22 +212,6 @@ NCCL_FUNCTION(ncclResult_t, WaitSignal, (int n, ncclWaitSignalDesc_t *signals, n
 	struct call call = call_begin("ncclWaitSignal", comm, stream);
 
 	return call_end(call.r == GANTRY_OK ? wait_signals(n, signals, &call) : call.r);
-}
-
-NCCL_FUNCTION(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void **ptr))
-{
-	struct ncclComm *c = nccl_comm_of(comm, "ncclWinGetUserPtr");
-
-	if (!c)
-		return nccl_result(GANTRY_ERR_INVALID);
-	if (!window || !ptr)
-		return nccl_result(nccl_missing("ncclWinGetUserPtr"));
-	if (!comm_window_is_registered(c->comm, (struct gantry_window *)window))
-		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
-					       "ncclWinGetUserPtr: %p is not a registered window of this communicator",
-					       (void *)window));
-	*ptr = gantry_window_ptr((struct gantry_window *)window);
-	return ncclSuccess;
 }
 
 /* ---- what a group would take ---- */

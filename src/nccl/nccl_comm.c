@@ -19,6 +19,7 @@
 #include "comm/comm.h"
 #include "inet/loop.h"
 #include "nccl/nccl.h"
+#include "nccl/nccl_device.h"
 
 #define BEGIN_PATIENCE_NS 1000000000ull
 #define REAP_PATIENCE_NS 1000000000ull /* how long ncclCommAbort waits for memory to be given back */
@@ -46,7 +47,8 @@ gantry_result nccl_comm_new(struct gantry_device *device, struct ncclComm **ret)
 {
 	struct ncclComm *c = calloc(1, sizeof(*c));
 
-	if (!c) {
+	if (!c || nccl_device_init(c) != GANTRY_OK) {
+		free(c);
 		gantry_device_close(device);
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	}
@@ -61,13 +63,18 @@ gantry_result nccl_comm_new(struct gantry_device *device, struct ncclComm **ret)
 }
 
 /* With the device's reference. It is in no list any more. */
-static void comm_delete(struct ncclComm *c)
+static gantry_result comm_delete(struct ncclComm *c)
 {
+	const bool failed = c->comm && comm_check(c->comm) != GANTRY_OK;
+	gantry_result r = gantry_comm_destroy(c->comm);
+
+	nccl_device_end(c, failed);
 	if (c->own)
 		gantry_stream_destroy(c->device, c->own);
 	gantry_device_close(c->device);
 	c->magic = 0;
 	free(c);
+	return r;
 }
 
 void nccl_comm_drop(struct ncclComm *c)
@@ -82,7 +89,6 @@ void nccl_comm_drop(struct ncclComm *c)
 	nccl_leave(c);
 	if (aborted)
 		return;
-	gantry_comm_destroy(c->comm);
 	comm_delete(c);
 }
 
@@ -95,9 +101,8 @@ static gantry_result run_finalize(struct nccl_job *job)
 
 static gantry_result run_destroy(struct nccl_job *job)
 {
-	gantry_result r = gantry_comm_destroy(job->c->comm);
+	gantry_result r = comm_delete(job->c);
 
-	comm_delete(job->c);
 	job->c = NULL;
 	return r;
 }
@@ -249,7 +254,6 @@ static void reclaim_comm(struct ncclComm *c)
 			 "a thread is still inside a call on an aborted communicator, so its memory is not freed");
 		return;
 	}
-	gantry_comm_destroy(c->comm);
 	comm_delete(c);
 }
 

@@ -47,6 +47,7 @@ void nccl_job_free(struct nccl_job *job)
 	if (job) {
 		free(job->exclude);
 		free(job->ids);
+		free(job->owned);
 	}
 	free(job);
 }

@@ -631,6 +631,11 @@ static void case_wrong(void)
 	comm_t comm = NULL, half = NULL;
 	void *window = &window;
 	int v = 3, out = -7;
+	const struct {
+		size_t size;
+		unsigned magic, version;
+		char rest[80];
+	} young = {96, 0xcafebeef, 23004, {0}}; /* device.c has those that are not refused */
 
 	WRONG(nccl.GetVersion(NULL), "ncclGetVersion");
 	WRONG(nccl.GetUniqueId(NULL), "ncclGetUniqueId");
@@ -706,7 +711,7 @@ static void case_wrong(void)
 	EQ(window == &window, 1);
 	OK(nccl.CommWindowDeregister(comm, NULL));
 	EQ(nccl.CommSuspend(comm, 1), INVALID_USAGE);
-	EQ(nccl.DevCommCreate(comm, &v, &v), INVALID_USAGE);
+	EQ(nccl.DevCommCreate(comm, &young, &v), INVALID_USAGE);
 	if (!world.threads)
 		TRUE(strstr(nccl.GetLastError(comm), "ncclDevCommCreate"));
 	meet();

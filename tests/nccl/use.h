@@ -113,6 +113,10 @@ struct wait_signal {
 	X(int, WinGetUserPtr, (comm_t, void *, void **))                                                               \
 	X(int, CommSuspend, (comm_t, int))                                                                             \
 	X(int, DevCommCreate, (comm_t, const void *, void *))                                                          \
+	X(int, DevCommDestroy, (comm_t, const void *))                                                                 \
+	X(int, CommQueryProperties, (comm_t, void *))                                                                  \
+	X(int, GetLsaDevicePointer, (void *, size_t, int, void **))                                                    \
+	X(int, GetPeerDevicePointer, (void *, size_t, int, void **))                                                   \
 	X(int, ParamBind, (void **, const char *))                                                                     \
 	X(int, ParamGetI32, (void *, int32_t *))                                                                       \
 	X(int, ParamGetU8, (void *, uint8_t *))                                                                        \

@@ -821,10 +821,11 @@ static void wait_forever(struct block *b)
 		wait_signal(&s->d, 0, 9, 1000000);
 		break;
 	case 1:
-		for (uint32_t i = 0; i < 100000; i++) { /* more than has room */
+		for (uint32_t i = 0; v == SUCCESS; i++) { /* more than has room */
 			const size_t at = ((size_t)R * SLOTS + i % SLOTS) * SLOT;
 
 			put(&s->d, 1, N - 1, s->to, at, s->from, at, SLOT, nothing);
+			OK(nccl.CommGetAsyncError(s->comm, &v));
 		}
 		flush(&s->d, 1);
 		break;

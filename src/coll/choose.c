@@ -39,21 +39,21 @@
  * there, since lines do not stay whole. COLL_LINK_GPU_HOST is a starting point after NCCL's model, not measured.
  */
 static const struct coll_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
-	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40, 0},
-			   [GANTRY_PROTO_LL] = {200, 120, 900, 300, 0},
-			   [GANTRY_PROTO_LL128] = {220, 140, 1000, 300, 0}},
-	[COLL_LINK_CPU_NET] = {[GANTRY_PROTO_SIMPLE] = {8000, 1500, 430, 30, 0},
-			       [GANTRY_PROTO_LL] = {8000, 1100, 2800, 300, 0},
-			       [GANTRY_PROTO_LL128] = {8000, 1700, 2000, 300, 0}},
-	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 5000, 58, 34, 0},
-			   [GANTRY_PROTO_LL] = {500, 2300, 440, 890, 0},
-			   [GANTRY_PROTO_LL128] = {500, 2800, 670, 930, 0}},
-	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5, 0},
-				[GANTRY_PROTO_LL] = {2500, 300, 300, 5, 0},
-				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5, 0}},
-	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, 60},
-			       [GANTRY_PROTO_LL] = {8000, 6500, 2000, 5, 2000},
-			       [GANTRY_PROTO_LL128] = {8000, 6500, 2000, 5, 2000}},
+	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40, 0, 0},
+			   [GANTRY_PROTO_LL] = {200, 120, 900, 300, 0, 0},
+			   [GANTRY_PROTO_LL128] = {220, 140, 1000, 300, 0, 0}},
+	[COLL_LINK_CPU_NET] = {[GANTRY_PROTO_SIMPLE] = {8000, 1500, 430, 30, 0, 0},
+			       [GANTRY_PROTO_LL] = {8000, 1100, 2800, 300, 0, 0},
+			       [GANTRY_PROTO_LL128] = {8000, 1700, 2000, 300, 0, 0}},
+	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 5000, 58, 34, 0, 0},
+			   [GANTRY_PROTO_LL] = {500, 2300, 440, 890, 0, 0},
+			   [GANTRY_PROTO_LL128] = {500, 2800, 670, 930, 0, 0}},
+	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5, 0, 0},
+				[GANTRY_PROTO_LL] = {2500, 300, 300, 5, 0, 0},
+				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5, 0, 0}},
+	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {20000, 12000, 280, 5, 60, 0},
+			       [GANTRY_PROTO_LL] = {8000, 6500, 2000, 5, 2000, 0},
+			       [GANTRY_PROTO_LL128] = {8000, 6500, 2000, 5, 2000, 0}},
 };
 enum {
 	BEGIN_CPU = 450,      /* ns: a call, without its hops */
@@ -93,7 +93,8 @@ static gantry_result tally_rank(const struct coll_topo *topo, enum coll_algo_id 
 
 		sum->added += sources > 1 ? sources - 1 : 0;
 		for (uint32_t k = 0; k < (uint32_t)t->nrecv + t->nsend; k++) {
-			int sends = k >= t->nrecv, peer = plan->peers[sends ? t->send + k - t->nrecv : t->recv + k].rank;
+			int sends = k >= t->nrecv,
+			    peer = plan->peers[sends ? t->send + k - t->nrecv : t->recv + k].rank;
 
 			if (peer == rank || topo->host[peer] != topo->host[rank])
 				sum->wire[sends]++;
@@ -491,7 +492,7 @@ static const char *why_not_network(const struct coll_model *m, const struct coll
 static void explain_figures(const struct coll_model *m, FILE *f)
 {
 	static const char *const where[2] = {"inside hosts", "between hosts"};
-	bool used[2] = {m->topo->nhosts < m->topo->nranks, m->topo->nhosts > 1};
+	bool used[2] = {m->topo->nhosts<m->topo->nranks, m->topo->nhosts> 1};
 
 	fprintf(f, "figures, %s: a call %u ns\n", m->fitted ? "measured at init" : "built in (GANTRY_MODEL)", m->begin);
 	for (int link = 0; link < 2; link++)

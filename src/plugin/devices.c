@@ -35,6 +35,14 @@ gantry_result gantry_host_queue_copy(struct gantry_device *dev, enum gantry_copy
 	return gantry_host_copy(dev, dst, src, size);
 }
 
+gantry_result gantry_host_queue_store(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				      uint64_t value)
+{
+	(void)dev, (void)queue;
+	store_seq((uint64_t *)dst, value);
+	return GANTRY_OK;
+}
+
 gantry_result gantry_host_queue_fence(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t *ret_fence)
 {
 	(void)dev, (void)queue;

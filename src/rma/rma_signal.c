@@ -123,20 +123,43 @@ static gantry_result know(struct rma_comm *c, struct rma_word *w) REQUIRES(rma_m
 	return GANTRY_OK;
 }
 
-static gantry_result write_word(struct rma_comm *c) REQUIRES(rma_mu)
+/* For devices that cannot store a word. */
+static gantry_result copy_word(struct rma_comm *c, struct rma_word *w) REQUIRES(rma_mu)
 {
-	struct rma_word *w = c->signals.unwritten;
-	uint64_t at = c->signals.given % RMA_VALUES, *value;
+	uint64_t at = c->signals.given % RMA_VALUES, *value = value_at(c, at);
 
-	if (!w)
-		return GANTRY_OK;
-	value = value_at(c, at);
 	TRY_NOW(rma_fence_over(c, &c->signals.fences[at])); /* of the write before, from there */
 	*value = w->value;
 	TRY_NOW(rma_copy(c, (struct rma_span){w->at, true}, (struct rma_span){(char *)value, false}, sizeof(*value),
 			 &w->fence));
 	c->signals.fences[at] = w->fence;
 	c->signals.given++;
+	return GANTRY_OK;
+}
+
+static gantry_result store_word(struct rma_comm *c, struct rma_word *w) REQUIRES(rma_mu)
+{
+	struct gantry_device *d = c->device;
+
+	TRY_NOW(d->ops->queue_store(d, GANTRY_COPY_IN, w->at, w->value));
+	w->fence = (struct rma_fence){.queue = GANTRY_COPY_IN};
+	TRY_NOW(d->ops->queue_fence(d, GANTRY_COPY_IN, &w->fence.value));
+	w->fence.pending = true;
+	return GANTRY_OK;
+}
+
+static gantry_result write_word(struct rma_comm *c) REQUIRES(rma_mu)
+{
+	struct rma_word *w = c->signals.unwritten;
+	gantry_result r;
+
+	if (!w)
+		return GANTRY_OK;
+	r = store_word(c, w);
+	if (r == GANTRY_ERR_UNSUPPORTED)
+		r = copy_word(c, w);
+	if (r != GANTRY_OK)
+		return r;
 	w->unwritten = false;
 	c->signals.unwritten = NULL;
 	return GANTRY_OK;

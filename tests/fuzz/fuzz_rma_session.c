@@ -122,12 +122,14 @@ static struct {
 	struct {
 		struct {
 			uint8_t *to;
-			const uint8_t *from;
+			const uint8_t *from; /* NULL: value is stored */
 			size_t size;
+			uint64_t value;
 		} copies[COPIES];
 		uint64_t queued, over;
 	} queues[GANTRY_COPY_QUEUES];
 	bool waited; /* for the queues: they copy by themselves */
+	bool stores; /* the device can */
 } run;
 
 struct gantry_net *__wrap_gantry_net_tcp(void);
@@ -168,6 +170,14 @@ static gantry_result fake_queue_copy(struct gantry_device *dev, enum gantry_copy
 	return GANTRY_OK;
 }
 
+static gantry_result fake_queue_store(struct gantry_device *dev, enum gantry_copy_queue q, void *dst, uint64_t value)
+{
+	if (!run.stores)
+		return GANTRY_ERR_UNSUPPORTED;
+	run.queues[q].copies[run.queues[q].queued % COPIES].value = value;
+	return fake_queue_copy(dev, q, dst, NULL, sizeof(value));
+}
+
 static gantry_result fake_queue_fence(struct gantry_device *dev, enum gantry_copy_queue q, uint64_t *ret_fence)
 {
 	*ret_fence = run.queues[q].queued;
@@ -179,7 +189,10 @@ static void make_copies(int q, uint64_t n)
 	for (; n && run.queues[q].over < run.queues[q].queued; n--, run.queues[q].over++) {
 		uint64_t i = run.queues[q].over % COPIES;
 
-		memcpy(run.queues[q].copies[i].to, run.queues[q].copies[i].from, run.queues[q].copies[i].size);
+		memcpy(run.queues[q].copies[i].to,
+		       run.queues[q].copies[i].from ? run.queues[q].copies[i].from
+						    : (const uint8_t *)&run.queues[q].copies[i].value,
+		       run.queues[q].copies[i].size);
 	}
 }
 
@@ -193,6 +206,7 @@ static gantry_result fake_fence_reached(struct gantry_device *dev, enum gantry_c
 static const struct gantry_device_ops device_ops = {.alloc_mapped = fake_alloc_mapped,
 						    .free_mapped = fake_free_mapped,
 						    .queue_copy = fake_queue_copy,
+						    .queue_store = fake_queue_store,
 						    .queue_fence = fake_queue_fence,
 						    .fence_reached = fake_fence_reached};
 static struct gantry_device device = {.ops = &device_ops};
@@ -807,6 +821,7 @@ static void open_comm(uint8_t how)
 	const struct rma_config config = {
 		.ranks = RANKS, .handles = handles, .timeout = 1, .device = how & 7 ? &device : NULL, .staged = true};
 
+	run.stores = how >> 3 & 1;
 	MUST(rma_open(&config, &run.c) == GANTRY_OK);
 	open_memory(TARGET, size_of(TARGET), how & 1 ? RMA_DEVICE : RMA_HOST);
 	open_memory(WORDS, size_of(WORDS), (how ^ how >> 2) & 1 ? RMA_DEVICE : RMA_HOST);

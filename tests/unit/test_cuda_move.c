@@ -35,6 +35,45 @@ TEST(fences)
 	CHECK_EQ(fence_of(IN), in); /* nothing to do, no request */
 }
 
+static uint64_t word_at(size_t at)
+{
+	uint64_t value;
+
+	memcpy(&value, device + at, sizeof(value));
+	return value;
+}
+
+/* A word is stored behind the copies before it, and before those after it, whichever of them become one; not where the GPU cannot. */
+TEST(stores)
+{
+	struct cuda_gpu *g = cuda_gpu_of(gpu);
+	uint64_t fence;
+
+	memset(device, 0, 128);
+	memset(host, 7, 128);
+	CHECK_OK(gpu->ops->queue_copy(gpu, IN, device, host, 16));
+	CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 16, 1ull << 40)); /* right behind the data */
+	CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 24, 5));
+	CHECK_OK(gpu->ops->queue_copy(gpu, IN, device + 32, host + 32, 16));
+	CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 16, (1ull << 40) + 1));
+	fence = fence_of(IN);
+	for (int i = 0; i < 4; i++) {
+		CHECK_EQ(word_at(0), i > 0 ? 0x0707070707070707u : 0);
+		CHECK_EQ(word_at(16), i > 1 ? 1ull << 40 : 0);
+		CHECK_EQ(word_at(24), i > 2 ? 5u : 0);
+		CHECK_EQ(moved(IN, fence), GANTRY_AGAIN);
+		CHECK_EQ(fake->run(1), 1);
+	}
+	CHECK_EQ(fake->run(ALL), 2); /* the last word, and the fence */
+	CHECK_EQ(word_at(16), (1ull << 40) + 1);
+	CHECK_EQ(word_at(32), 0x0707070707070707u);
+	CHECK_OK(moved(IN, fence));
+	CHECK(g->stores);
+	g->stores = false;
+	CHECK_EQ(gpu->ops->queue_store(gpu, IN, device, 1), GANTRY_ERR_UNSUPPORTED);
+	g->stores = true;
+}
+
 /* The word has 32 bits, fences have more. Sets what would take half an hour. */
 TEST(many_requests)
 {

@@ -747,12 +747,16 @@ TEST(misdeeds_end_both)
 
 static const struct gantry_device_ops *sound;
 
-static gantry_result fail_words(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst, const void *src,
-				size_t size)
+static gantry_result fail_words(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst, uint64_t value)
 {
-	if (queue == GANTRY_COPY_IN && size == 8)
-		return gantry_fail(GANTRY_ERR_DEVICE, GANTRY_SUBSYS_DEVICE, __FILE__, __LINE__, "no copies today");
-	return sound->queue_copy(dev, queue, dst, src, size);
+	(void)dev, (void)queue, (void)dst, (void)value;
+	return gantry_fail(GANTRY_ERR_DEVICE, GANTRY_SUBSYS_DEVICE, __FILE__, __LINE__, "no copies today");
+}
+
+static gantry_result store_nothing(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst, uint64_t value)
+{
+	(void)dev, (void)queue, (void)dst, (void)value;
+	return GANTRY_ERR_UNSUPPORTED;
 }
 
 /* Rank 0 cannot write a signal, which a call of progress finds: puts and all other ranks learn it, too. */
@@ -769,7 +773,7 @@ static void unwritable(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 	if (rank == 0) {
 		sound = w->device->ops;
 		failing = *sound;
-		failing.queue_copy = fail_words;
+		failing.queue_store = fail_words;
 		w->device->ops = &failing;
 	}
 	meet_idle(w, 3);
@@ -797,6 +801,36 @@ TEST(errors_of_signals_stay)
 
 	if (words_on_device(&w))
 		run_world(2, true, unwritable);
+}
+
+/* A device that cannot store words: they are copied. */
+static void without_stores(struct rma_world *w, uint32_t rank, struct rma_comm *c)
+{
+	static struct gantry_device_ops lacking;
+	static uint32_t changed;
+
+	fetch_add_seq(&w->came, 1);
+	if (rank == 0) {
+		while (load_seq(&w->came) < w->n)
+			sched_yield();
+		sound = w->device->ops;
+		lacking = *sound;
+		lacking.queue_store = store_nothing;
+		w->device->ops = &lacking;
+		store_seq(&w->came, 0);
+		store_seq(&changed, 1);
+	}
+	while (!load_seq(&changed))
+		sched_yield();
+	one_word(w, rank, c);
+	meet_idle(w, 8);
+	if (rank == 0)
+		w->device->ops = sound;
+}
+
+TEST(words_are_copied_where_they_cannot_be_stored)
+{
+	run_world(2, true, without_stores);
 }
 
 /* ---- a rank's own memory ---- */

@@ -131,6 +131,21 @@ static int fence_wanted(const struct cuda_copy_queue *q)
 	return load_seq(&q->wanted) > load_seq(&q->fenced);
 }
 
+/* A store comes with a fence of the whole system before it, by the driver's documentation: so what was copied before is seen before. */
+static gantry_result begin_one(struct cuda_copy_queue *q, const struct cuda_request *n)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (n->store)
+		CU(cu.stream_write_value64(q->stream, n->dst, n->value, 0), "store a word at %#llx",
+		   (unsigned long long)n->dst);
+	else
+		CU(cu.memcpy_async(n->dst, n->src, n->size, q->stream), "copy %zu bytes from %#llx to %#llx", n->size,
+		   (unsigned long long)n->src, (unsigned long long)n->dst);
+out:
+	return r;
+}
+
 /* Begins the copies of all requests, and has the GPU publish the fence if a caller needs it. No other thread makes this
  * queue's driver calls. */
 static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
@@ -144,9 +159,7 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
 	ENTER(g, was);
 	while ((n = take(q, requests)) != 0)
 		for (uint32_t i = 0; i < n; i++)
-			CU(cu.memcpy_async(requests[i].dst, requests[i].src, requests[i].size, q->stream),
-			   "copy %zu bytes from %#llx to %#llx", requests[i].size, (unsigned long long)requests[i].src,
-			   (unsigned long long)requests[i].dst);
+			TRY(begin_one(q, &requests[i]));
 	begun = load_relaxed(&q->taken); /* this is the only thread that takes */
 	if (fence_wanted(q)) {
 		CU(write_fence(q, (uint32_t)begun), "write a fence of gpu %d", g->base.index);
@@ -196,12 +209,12 @@ static int touches(const struct cuda_request *a, const struct cuda_request *b)
 /* Is it a neighbour of a request that still waits, and may pass those after it? With the lock. */
 static int widen(struct cuda_copy_queue *q, const struct cuda_request *n)
 {
-	for (uint64_t i = q->put; i > q->taken && q->put - i < LOOK_BACK; i--) {
+	for (uint64_t i = q->put; !n->store && i > q->taken && q->put - i < LOOK_BACK; i--) {
 		struct cuda_request *old = &q->requests[(i - 1) % CUDA_REQUESTS];
 
 		if (touches(old, n))
 			break;
-		if (old->dst + old->size == n->dst && old->src + old->size == n->src) {
+		if (!old->store && old->dst + old->size == n->dst && old->src + old->size == n->src) {
 			old->size += n->size;
 			return 1;
 		}
@@ -227,25 +240,18 @@ static int leave(struct cuda_copy_queue *q, const struct cuda_request *n, int *r
 	return left;
 }
 
-gantry_result gantry_cuda_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
-				     const void *src, size_t size)
+static gantry_result queue_request(struct cuda_gpu *g, struct cuda_copy_queue *q, const struct cuda_request *n)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	struct cuda_copy_queue *q = &g->queues[queue];
-	struct cuda_request n = {(uintptr_t)dst, (uintptr_t)src, size};
+	gantry_result r = error_of(q);
 	uint64_t since = 0;
 	int enough = 0;
 
-	if (size == 0)
-		return GANTRY_OK;
-	r = error_of(q);
-	while (r == GANTRY_OK && !leave(q, &n, &enough)) {
+	while (r == GANTRY_OK && !leave(q, n, &enough)) {
 		if (!since)
 			since = gantry_now_ns();
 		if (gantry_now_ns() - since > LONG_NS)
 			FAIL(GANTRY_ERR_TIMEOUT, "%d copies are queued for gpu %d, and the queue stayed full for 10 s",
-			     CUDA_REQUESTS, dev->index);
+			     CUDA_REQUESTS, g->base.index);
 		begin_all(g, q);
 		sched_yield();
 		r = error_of(q);
@@ -256,6 +262,25 @@ gantry_result gantry_cuda_queue_copy(struct gantry_device *dev, enum gantry_copy
 	}
 out:
 	return r;
+}
+
+gantry_result gantry_cuda_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				     const void *src, size_t size)
+{
+	const struct cuda_request n = {.dst = (uintptr_t)dst, .src = (uintptr_t)src, .size = size};
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+
+	return size ? queue_request(g, &g->queues[queue], &n) : GANTRY_OK;
+}
+
+gantry_result gantry_cuda_queue_store(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				      uint64_t value)
+{
+	const struct cuda_request n = {
+		.dst = (uintptr_t)dst, .src = (uintptr_t)dst, .size = sizeof(value), .store = true, .value = value};
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+
+	return g->stores ? queue_request(g, &g->queues[queue], &n) : GANTRY_ERR_UNSUPPORTED;
 }
 
 gantry_result gantry_cuda_queue_fence(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t *ret_fence)

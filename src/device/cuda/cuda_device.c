@@ -242,6 +242,7 @@ static gantry_result describe(struct cuda_gpu *g)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "gpu %d (%s) has no unified addressing", dev->index, dev->name);
 	g->sms = (uint32_t)attribute_of(g, CUV_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 	dev->ll128_local = attribute_of(g, CUV_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 7;
+	g->stores = attribute_of(g, CUV_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) && cu.stream_write_value64;
 	dev->sleeps = 0;
 	dev->dmabuf = attribute_of(g, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) && cu.mem_get_handle_for_address_range;
 	g->writes_ordering = attribute_of(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);

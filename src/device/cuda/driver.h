@@ -90,6 +90,7 @@ struct cu_ipc_handle {
 	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110) \
 	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 117) \
 	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 118) \
+	X(DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 122)  \
 	X(DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 124)              \
 	X(GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, 100)           \
 	X(FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST, 1)          \
@@ -192,6 +193,8 @@ struct cu_ipc_handle {
 	/* 11.7 */                                                                                                     \
 	X(stream_write_value32, cuStreamWriteValue32_v2,                                                               \
 	  (cu_stream stream, cu_ptr ptr, unsigned value, unsigned flags))                                              \
+	X(stream_write_value64, cuStreamWriteValue64_v2,                                                               \
+	  (cu_stream stream, cu_ptr ptr, uint64_t value, unsigned flags))                                              \
 	X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange,                                             \
 	  (void *ret_handle, cu_ptr ptr, size_t size, unsigned type, unsigned long long flags))                        \
 	/* 12.0 */                                                                                                     \

@@ -21,10 +21,12 @@ enum {
 
 enum { CUDA_REQUESTS = 4096 };
 
-/* A copy that is wanted. */
+/* A copy that is wanted, or a word to be stored: then src is dst, so that it touches what dst does. */
 struct cuda_request {
 	cu_ptr dst, src;
 	size_t size;
+	bool store;
+	uint64_t value;
 };
 
 /* A copy queue: copy_queue.c. */
@@ -54,6 +56,7 @@ struct cuda_gpu {
 	struct cuda_copy_queue queues[GANTRY_COPY_QUEUES];
 	void *words; /* owned, mapped: theirs */
 	uint32_t sms;
+	bool stores;			    /* words of 64 bits in stream order */
 	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */
 	uint64_t peers;			    /* atomic: GPUs whose memory kernels here may address */
 

@@ -471,19 +471,37 @@ gantry_result gantry_host_graph_record(struct gantry_device *dev, struct gantry_
 /* ---- queues of copies ---- */
 
 /* A stream each, made on first use, and a word that its thread counts up. */
-gantry_result gantry_host_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
-				     const void *src, size_t size)
+static gantry_result stream_of(struct gantry_device *dev, enum gantry_copy_queue queue,
+			       struct gantry_stream **ret_stream)
 {
 	gantry_result r = GANTRY_OK;
 	struct host_copy_queue *q = &host_device(dev)->queues[queue];
-	struct gantry_stream *s;
 
 	host_queue_mu_lock(&q->lock);
 	if (!q->stream)
 		r = new_stream(host_device(dev), &q->stream);
-	s = q->stream;
+	*ret_stream = q->stream;
 	host_queue_mu_unlock(&q->lock);
-	return r == GANTRY_OK ? gantry_host_copy_async(dev, s, dst, src, size) : r;
+	return r;
+}
+
+gantry_result gantry_host_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				     const void *src, size_t size)
+{
+	struct gantry_stream *s;
+
+	TRY_NOW(stream_of(dev, queue, &s));
+	return gantry_host_copy_async(dev, s, dst, src, size);
+}
+
+gantry_result gantry_host_queue_store(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				      uint64_t value)
+{
+	const struct host_item item = {.kind = HOST_ITEM_FENCE, .dst = dst, .size = (size_t)value};
+	struct gantry_stream *s;
+
+	TRY_NOW(stream_of(dev, queue, &s));
+	return gantry_host_enqueue(s, &item, NULL);
 }
 
 gantry_result gantry_host_queue_fence(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t *ret_fence)

@@ -92,12 +92,16 @@ static inline void rma_world_run(struct rma_world *w)
 	w->device = NULL;
 }
 
-/* All ranks have come, for the n-th time, while all make progress for each other. */
+/* All ranks have come, for the n-th time, while all make progress for each other. What a rank does next may be an error. */
 static inline void rma_world_meet(struct rma_world *w, struct rma_comm *c, uint64_t n)
 {
 	fetch_add_seq(&w->came, 1);
-	while (load_seq(&w->came) < n * w->n)
-		CHECK_OK(rma_progress(c));
+	while (load_seq(&w->came) < n * w->n) {
+		gantry_result r = rma_progress(c);
+
+		if (load_seq(&w->came) < n * w->n)
+			CHECK_OK(r);
+	}
 }
 
 static inline void rma_world_finish(struct rma_comm *c, struct rma_request *q)

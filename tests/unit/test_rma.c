@@ -38,9 +38,10 @@ static void *get_memory(const struct rma_world *w, size_t size)
 	return p;
 }
 
+/* NULL is fine. */
 static void put_memory(const struct rma_world *w, void *p)
 {
-	if (w->staged)
+	if (w->staged && p)
 		w->device->ops->free(w->device, p);
 	else
 		free(p);
@@ -68,6 +69,14 @@ static void close_memory(const struct rma_world *w, struct memory *m)
 	put_memory(w, m->source);
 	put_memory(w, m->target);
 	put_memory(w, m->words);
+}
+
+/* After an error, when the network and copy queues may still read and write it. */
+static void drop_memory(const struct rma_world *w, struct rma_comm *c, struct memory *m)
+{
+	for (uint32_t number = m->source_number; number <= m->words_number; number++)
+		rma_deregister(c, number);
+	close_memory(w, m);
 }
 
 static uint64_t word(const struct memory *m, size_t i)
@@ -730,7 +739,7 @@ static void misdeed(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 	if (q)
 		CHECK_EQ(rma_test(q, &done), r);
 	CHECK_EQ(rma_progress(c), r);
-	close_memory(w, &m);
+	drop_memory(w, c, &m);
 }
 
 TEST(misdeeds_end_both)
@@ -792,7 +801,7 @@ static void unwritable(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 	if (rank == 0)
 		w->device->ops = sound;
 	meet_idle(w, 5);
-	close_memory(w, &m);
+	drop_memory(w, c, &m);
 }
 
 TEST(errors_of_signals_stay)
@@ -915,10 +924,7 @@ static void drop_destination(struct rma_world *w, uint32_t rank, struct rma_comm
 		rma_error(c, &culprit, NULL);
 		CHECK_EQ(culprit, 0);
 	}
-	if (m.source)
-		put_memory(w, m.source);
-	put_memory(w, m.target);
-	put_memory(w, m.words);
+	drop_memory(w, c, &m);
 }
 
 TEST(destinations_of_gets_are_in_use)

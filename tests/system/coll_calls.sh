@@ -7,6 +7,7 @@ clean_environment
 export GANTRY_LOG=warn
 
 need strace
+no_leaks # LeakSanitizer cannot look for them in a traced process
 strace -f -o "$tmp/probe" true 2>"$tmp/why" || skip "tracing is not permitted: $(head -n 1 "$tmp/why")"
 
 # trace SIZE ITERATIONS [COLLECTIVE]: the calls that moved something

@@ -455,6 +455,8 @@ static void hub_step(void)
 
 	if (op == HUB_TIME) {
 		pass_time(next());
+		turn(); /* a hub that has ended goes in a later pass: not with what comes next */
+		turn();
 		check_hub();
 		return;
 	}

@@ -4,7 +4,7 @@
  * sum, and each checks every element of it. Any number of ranks works the same way, with nranks in the config.
  *
  *   cc all_reduce.c $(pkg-config --cflags --libs gantry) -o all_reduce
- *   ./all_reduce [BYTES] [host|cuda]         16 MiB of host memory unless told otherwise; cuda is GPU 0
+ *   ./all_reduce [BYTES] [host|cuda]         default: 16 MiB of host memory; cuda is GPU 0
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * on a GPU.
  *
  *   cc kernel_put.c $(pkg-config --cflags --libs gantry) -pthread -o kernel_put
- *   ./kernel_put [BYTES]                     4 MiB unless told otherwise
+ *   ./kernel_put [BYTES]                     default: 4 MiB
  */
 #include <pthread.h>
 #include <stdio.h>

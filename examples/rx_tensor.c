@@ -3,7 +3,7 @@
  * Moves a tensor from one process to another, says which way it went and why, and checks every byte.
  *
  *   cc rx_tensor.c $(pkg-config --cflags --libs gantry) -o rx_tensor
- *   ./rx_tensor [BYTES] [host|cuda]          256 MiB of host memory unless told otherwise; cuda is GPU 0
+ *   ./rx_tensor [BYTES] [host|cuda]          default: 256 MiB of host memory; cuda is GPU 0
  *   GANTRY_RX_PATH=emulated ./rx_tensor      as fragments that a kernel puts in place
  */
 #include <stdio.h>

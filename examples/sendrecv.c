@@ -3,7 +3,7 @@
  * Two ranks exchange bytes through Gantry's communicator, and each checks every byte that it got.
  *
  *   cc sendrecv.c $(pkg-config --cflags --libs gantry) -o sendrecv
- *   ./sendrecv [BYTES] [host|cuda]           16 MiB of host memory unless told otherwise; cuda is GPU 0
+ *   ./sendrecv [BYTES] [host|cuda]           default: 16 MiB of host memory; cuda is GPU 0
  */
 #include <stdio.h>
 #include <stdlib.h>

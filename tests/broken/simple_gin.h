@@ -610,7 +610,7 @@ static ncclResult_t gin_test(void *coll, void *request, int *done)
 			free(q);
 		else
 			q->left = q->head.kind == GIN_PUT;
-	} else if (c->peer[q->rank].gone && !BROKEN(gin_death_silent)) {
+	} else if (c->peer[q->rank].gone && !BROKEN(gin_death_silent) && !BROKEN(gin_death_done)) {
 		r = ncclRemoteError;
 	}
 	pthread_mutex_unlock(&c->lock);

@@ -54,6 +54,12 @@ static const struct {
 #undef EVENT_TEXT
 };
 
+const char *const gantry_event_rma_names[GANTRY_EV_IS_COUNT] = {
+#define EVENT_RMA_TEXT(name, text) text,
+	GANTRY_EVENT_RMA(EVENT_RMA_TEXT)
+#undef EVENT_RMA_TEXT
+};
+
 /* NULL: the record is dropped. */
 static struct slot *claim(uint64_t position)
 {

@@ -41,7 +41,9 @@
 	X(NCCL_CALL,      "nccl call",      "nccl",    "number", "bytes")         \
 	X(NCCL_OP,        "nccl op",        "op",      "number", "peer")          \
 	X(NCCL_STEP,      "nccl step",      "op",      "step",   "bytes")         \
-	X(NCCL_REQUEST,   "nccl request",   "link",    "msg",    "op")
+	X(NCCL_REQUEST,   "nccl request",   "link",    "msg",    "op")            \
+	X(RMA,            "remote memory",  "rma",     "request", "bytes")        \
+	X(RMA_SIGNAL,     "signal added",   "rma",     "context", "add")
 /* clang-format on */
 
 enum gantry_event_kind {
@@ -77,6 +79,10 @@ enum gantry_event_kind {
  * END it is over, with CUT alone it is an update; both have no step.
  *
  * NCCL_*: what NCCL's profiler interface tells the plugin; ranks.h has their fields.
+ *
+ * RMA is a put, signal or get of this rank, from the call to where its memory may be used again, then with END; only if
+ * GANTRY_TRACE is set, as with RMA_SIGNAL: a signal of a peer (or of this rank) has been added here. b = request, or
+ * context, | peer << 32: requests count per peer. c of RMA = bytes | context << 44 | what << 56 (enum gantry_event_rma).
  */
 #define GANTRY_EV_MSG(tag, index) ((uint64_t)(tag) << 32 | (uint32_t)(index))
 #define GANTRY_EV_ON_LANE(bytes, lane) ((uint64_t)(bytes) | (uint64_t)(lane) << 56)
@@ -85,8 +91,20 @@ enum gantry_event_kind {
 #define GANTRY_EV_PROTO(c) ((uint32_t)((c) >> 56) & 15)
 #define GANTRY_EV_MODE(c) ((uint32_t)((c) >> 60) & 3)
 #define GANTRY_EV_MODE_NONE (3ull << 60)
+#define GANTRY_EV_RMA_BYTES(c) ((c) & ((1ull << 44) - 1))
+#define GANTRY_EV_RMA_CONTEXT(c) ((uint32_t)((c) >> 44) & 4095)
+#define GANTRY_EV_RMA_WHAT(c) ((uint32_t)((c) >> 56) & 15)
 #define GANTRY_EV_OP_CUT (1ull << 62)
 #define GANTRY_EV_OP_END (1ull << 63)
+
+#define GANTRY_EVENT_RMA(X) X(PUT, "put") X(SIGNAL, "signal") X(PUT_SIGNAL, "put with signal") X(GET, "get")
+enum gantry_event_rma {
+#define GANTRY_EVENT_RMA_ENUM(name, text) GANTRY_EV_IS_##name,
+	GANTRY_EVENT_RMA(GANTRY_EVENT_RMA_ENUM)
+#undef GANTRY_EVENT_RMA_ENUM
+		GANTRY_EV_IS_COUNT
+};
+extern const char *const gantry_event_rma_names[GANTRY_EV_IS_COUNT];
 
 struct gantry_event {
 	uint64_t ticks; /* gantry_ticks() */

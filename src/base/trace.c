@@ -163,6 +163,9 @@ const char *gantry_trace_upper(uint32_t kind)
 	case GANTRY_EV_CHUNK_TX:
 	case GANTRY_EV_CHUNK_RX:
 		return "tag";
+	case GANTRY_EV_RMA:
+	case GANTRY_EV_RMA_SIGNAL:
+		return "peer";
 	default:
 		return NULL;
 	}
@@ -192,13 +195,30 @@ static void put_plugin(struct gantry_json *j, const struct gantry_event *e)
 	gantry_json_int(j, "update", update);
 }
 
+static void put_rma(struct gantry_json *j, const struct gantry_event *e)
+{
+	uint32_t what = GANTRY_EV_RMA_WHAT(e->c);
+
+	gantry_json_uint(j, "context", GANTRY_EV_RMA_CONTEXT(e->c));
+	if (what < GANTRY_EV_IS_COUNT)
+		gantry_json_str(j, "what", gantry_event_rma_names[what]);
+	gantry_json_int(j, "end", e->c & GANTRY_EV_OP_END ? 1 : 0);
+}
+
+/* The third field of an event. */
+static uint64_t third_of(const struct gantry_event *e)
+{
+	if (e->kind == GANTRY_EV_RMA)
+		return GANTRY_EV_RMA_BYTES(e->c);
+	return is_packed(e->kind) || is_chunk(e->kind) || e->kind == GANTRY_EV_PLUGIN ? GANTRY_EV_BYTES(e->c) : e->c;
+}
+
 static void put_event(const struct gantry_trace_who *owner, FILE *f, const struct gantry_event *e)
 {
 	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
 	const char *upper = gantry_trace_upper(e->kind);
 	int coll = e->kind == GANTRY_EV_COLL, plugin = e->kind == GANTRY_EV_PLUGIN;
-	uint64_t values[3] = {e->a, upper || coll ? (uint32_t)e->b : e->b,
-			      is_packed(e->kind) || is_chunk(e->kind) || plugin ? GANTRY_EV_BYTES(e->c) : e->c};
+	uint64_t values[3] = {e->a, upper || coll ? (uint32_t)e->b : e->b, third_of(e)};
 	struct gantry_json j;
 
 	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
@@ -223,6 +243,8 @@ static void put_event(const struct gantry_trace_who *owner, FILE *f, const struc
 		owner->put_what(&j, (uint32_t)(e->b >> 32));
 	if (is_packed(e->kind))
 		put_packed(&j, e);
+	if (e->kind == GANTRY_EV_RMA)
+		put_rma(&j, e);
 	gantry_json_end(&j);
 }
 

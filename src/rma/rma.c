@@ -150,6 +150,7 @@ void rma_request_done(struct rma_request *q)
 	ASSERT(!q->done);
 	gantry_list_remove(&q->open);
 	q->done = true;
+	rma_watch_request(q);
 	if (q->head.what == RMA_GET && q->peer->end)
 		rma_tx_answered(q->peer);
 	if (!q->answer)
@@ -276,6 +277,7 @@ static gantry_result begin(struct rma_comm *c, struct rma_to to, struct rma_head
 	q->head = head;
 	q->local = local;
 	gantry_list_append(&p->open, &q->open);
+	rma_watch_request(q);
 	rma_tx_queue(q);
 	if (head.what == RMA_GET && p->end) {
 		q->head.id = (q->number << 32) | c->next_get;

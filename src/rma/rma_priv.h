@@ -255,6 +255,9 @@ void rma_watch_open(struct rma_comm *c);
 void rma_watch_close(struct rma_comm *c);
 /* Now and then looks whether a request has waited too long. */
 void rma_watch_progress(struct rma_comm *c);
+/* For traces, if GANTRY_TRACE is set: a request of this rank begins or is done, a signal of the peer has been added. */
+void rma_watch_request(const struct rma_request *q) REQUIRES(rma_mu);
+void rma_watch_signal(const struct rma_comm *c, uint32_t peer, const struct rma_header *head) REQUIRES(rma_mu);
 
 /* rma.c */
 /* The first one counts; returns it. rank -1: about none. */

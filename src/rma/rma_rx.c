@@ -369,7 +369,7 @@ static void note_copies(struct rma_op *op) REQUIRES(rma_mu)
 		x->fence = op->fence;
 }
 
-static gantry_result add_signal(struct rma_comm *c, const struct rma_op *op) REQUIRES(rma_mu)
+static gantry_result add_signal(struct rma_comm *c, const struct rma_peer *p, const struct rma_op *op) REQUIRES(rma_mu)
 {
 	if (!op->word.at)
 		return GANTRY_OK;
@@ -378,6 +378,7 @@ static gantry_result add_signal(struct rma_comm *c, const struct rma_op *op) REQ
 	else
 		fetch_add_seq((uint64_t *)(void *)op->word.at, op->head.signal.add);
 	RMA_COUNT(c, applied, 1);
+	rma_watch_signal(c, p->rank, &op->head);
 	return GANTRY_OK;
 }
 
@@ -385,7 +386,7 @@ static gantry_result add_signal(struct rma_comm *c, const struct rma_op *op) REQ
 static gantry_result finish_op(struct rma_comm *c, struct rma_peer *p, struct rma_op *op) REQUIRES(rma_mu)
 {
 	TRY_NOW(is_in_place(c, op));
-	TRY_NOW(add_signal(c, op));
+	TRY_NOW(add_signal(c, p, op));
 	if (op->head.what == RMA_GET && !op->request)
 		TRY_NOW(answer(c, p, op));
 	if (op->request)

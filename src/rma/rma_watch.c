@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What others see of a communicator: its counters (inet/stats.h), its oldest request in every stall report of the process, and a
- * report of its own when that request does not get done: kernels wait for it, and have no deadline.
+ * What others see of a communicator: its counters (inet/stats.h), its oldest request in every stall report of the process, a
+ * report of its own when that request does not get done: kernels wait for it, and have no deadline; its requests in the trace.
  */
 #include <stdio.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/event.h"
 #include "base/json.h"
+#include "base/trace.h"
 #include "inet/stats.h"
 #include "rma/rma_priv.h"
 
@@ -71,13 +73,19 @@ static const struct rma_request *find_oldest(const struct rma_comm *c) REQUIRES(
 	return oldest;
 }
 
+/* A request of this rank. */
+static enum gantry_event_rma what_of(const struct rma_request *q)
+{
+	if (q->head.what != RMA_PUT)
+		return GANTRY_EV_IS_GET;
+	if (q->head.signal.at.memory == RMA_NO_MEMORY)
+		return GANTRY_EV_IS_PUT;
+	return q->head.bytes ? GANTRY_EV_IS_PUT_SIGNAL : GANTRY_EV_IS_SIGNAL;
+}
+
 static const char *name_of(const struct rma_request *q)
 {
-	const bool signal = q->head.signal.at.memory != RMA_NO_MEMORY;
-
-	if (q->head.what != RMA_PUT)
-		return q->head.what == RMA_REPLY ? "answer to a get" : "get";
-	return !signal ? "put" : q->head.bytes ? "put with signal" : "signal";
+	return q->head.what == RMA_REPLY ? "answer to a get" : gantry_event_rma_names[what_of(q)];
 }
 
 /* {"kind":"rma","rank":0,"peer":1,"context":2,"what":"put with signal","bytes":4096,"signal":24,"wait_ms":31000} */
@@ -143,6 +151,25 @@ void rma_watch_progress(struct rma_comm *c)
 	rma_mu_unlock(&c->mu);
 	if (stalled)
 		gantry_stall_tell("rma", &wait, 1, 0);
+}
+
+/* ---- traces ---- */
+
+void rma_watch_request(const struct rma_request *q)
+{
+	if (!gantry_trace_on() || q->answer)
+		return;
+	gantry_event_put(GANTRY_EV_RMA, (uint32_t)q->comm->watch.number,
+			 (uint32_t)q->number | (uint64_t)q->peer->rank << 32,
+			 q->head.bytes | (uint64_t)q->head.context << 44 | (uint64_t)what_of(q) << 56 |
+				 (q->done ? GANTRY_EV_OP_END : 0));
+}
+
+void rma_watch_signal(const struct rma_comm *c, uint32_t peer, const struct rma_header *head)
+{
+	if (gantry_trace_on())
+		gantry_event_put(GANTRY_EV_RMA_SIGNAL, (uint32_t)c->watch.number, head->context | (uint64_t)peer << 32,
+				 head->signal.add);
 }
 
 /* ---- life ---- */

@@ -53,6 +53,16 @@ for transport in shm net; do
 		grep -q '"bytes":4096,"protocol":"[a-z0-9]*","type":"float","redop":"sum","algorithm":"ring"' || die "no arguments"
 done
 
+# Remote memory: a bar for each request, a mark for each signal where it was added; none of either is missing.
+picture gin gin --transport net -b 8 -e 64k -f 64 -n 20 --repeats 1
+for rank in 0 1; do
+	n=$(awk -v who="process $((rank + 1)):" -v peer="$((1 - rank))," 'index($0, who) == 1 && / signal, peer / && index($0, " peer " peer) { n += $3 } END { print n + 0 }' "$tmp/seen")
+	[ "$n" -ge 20 ] && [ "$(grep -c "\"signal added\",.*\"peer\":$rank" "$tmp/gin-$((1 - rank)).jsonl")" = "$n" ] ||
+		{ cat "$tmp/seen" >&2; die "rank $rank: $n signals sent, and not as many added at the other rank"; }
+	bars $((rank + 1)) 20 "put, peer $((1 - rank)), transport -"
+done
+grep -q '"name":"remote memory 1, requests to rank 1"' "$tmp/gin.json" || die "remote memory has no row"
+
 # Without ranks: processes are numbered from 2^20 + 1 on, in the order of their files. Small messages have bars too.
 without_ranks() {
 	local name=$1 most

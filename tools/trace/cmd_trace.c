@@ -219,6 +219,10 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 		snprintf(e.redop, sizeof(e.redop), "%s", json_get_text(line, "redop", ""));
 		snprintf(e.algo, sizeof(e.algo), "%s", json_get_text(line, "algo", ""));
 	}
+	if (e.kind == GANTRY_EV_RMA) {
+		snprintf(e.what, sizeof(e.what), "%s", json_get_text(line, "what", "?"));
+		e.context = json_get_int(line, "context", 0);
+	}
 	e.end = json_get_int(line, "end", 0) != 0;
 	e.cut = json_get_int(line, e.kind == GANTRY_EV_PLUGIN ? "update" : "cut", 0) != 0;
 	kept = ARRAY_ADD(f->events, f->nevents);

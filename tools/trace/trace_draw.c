@@ -36,7 +36,8 @@ struct track {
 	const struct trace_conn *conn;	/* or */
 	const struct trace_track *coll; /* or */
 	int64_t link;			/* -1: none */
-	int recv;			/* of a link */
+	int64_t rma, peer;		/* remote memory access, and the rank; -1: none */
+	int recv;			/* of a link; of remote memory: signals from the peer */
 	int plugin;			/* of a connection: what its plugin recorded */
 	int lane;			/* of a link; -1: the link's messages */
 	int64_t number;
@@ -120,6 +121,11 @@ static int is_of_link(uint32_t kind)
 	return strcmp(gantry_event_field((enum gantry_event_kind)kind, 0), "link") == 0;
 }
 
+static int is_rma(uint32_t kind)
+{
+	return kind == GANTRY_EV_RMA || kind == GANTRY_EV_RMA_SIGNAL;
+}
+
 /* 0: of another communicator of the process, or drawn with another file of the same process. */
 static int is_ours(const struct draw *d, const struct trace_event *e)
 {
@@ -134,7 +140,7 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 	const struct trace_conn *c = is_of_conn(e->kind) ? trace_conn_of(d->f, e->v[0]) : NULL;
 
 	gantry_json_open(d->j, "args", '{');
-	for (int i = c || *e->coll ? 1 : 0; i < 3; i++) {
+	for (int i = c || *e->coll || is_rma(e->kind) ? 1 : 0; i < 3; i++) {
 		const char *field = gantry_event_field((enum gantry_event_kind)e->kind, i);
 
 		if (*field)
@@ -144,6 +150,8 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 		gantry_json_int(d->j, gantry_trace_upper(e->kind), e->more);
 	if (e->lane >= 0)
 		gantry_json_int(d->j, "lane", e->lane);
+	if (e->kind == GANTRY_EV_RMA)
+		gantry_json_int(d->j, "context", e->context);
 	if (e->kind == GANTRY_EV_SEND_POST || e->kind == GANTRY_EV_RECV_POST)
 		trace_nccl_args(d, e);
 	if (mode >= 0)
@@ -178,6 +186,9 @@ static void name_track(const struct draw *d, const struct track *t, char *buf, s
 			 t->conn->peer, t->conn->channel, t->plugin ? "plugin" : t->conn->transport);
 	else if (t->coll)
 		snprintf(buf, len, "collectives, channel %d", t->coll->channel);
+	else if (t->rma >= 0)
+		snprintf(buf, len, "remote memory %lld, %s rank %lld", (long long)t->rma,
+			 t->recv ? "signals from" : "requests to", (long long)t->peer);
 	else if (t->lane >= 0)
 		snprintf(buf, len, "link %lld, lane %d, %s", (long long)t->link, t->lane,
 			 t->recv ? "received" : "sent");
@@ -192,7 +203,7 @@ static void name_track(const struct draw *d, const struct track *t, char *buf, s
 /* The row of an event, which is ours; made and named when it is first needed. */
 static struct track *track_of(struct draw *d, const struct trace_event *e)
 {
-	struct track t = {.link = -1, .lane = -1, .number = d->process, .drawn_to = d->zero};
+	struct track t = {.link = -1, .rma = -1, .peer = -1, .lane = -1, .number = d->process, .drawn_to = d->zero};
 	char name[200];
 
 	t.plugin = e->kind == GANTRY_EV_PLUGIN;
@@ -202,19 +213,24 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 		t.coll = trace_track_of(d->f, e->v[0]);
 	else if (is_of_link(e->kind))
 		t.link = e->v[0];
-	t.recv = t.link >= 0 &&
-		 (e->kind == GANTRY_EV_RECV_POST || e->kind == GANTRY_EV_RECV_DONE || e->kind == GANTRY_EV_CHUNK_RX);
+	if (is_rma(e->kind)) {
+		t.rma = e->v[0];
+		t.peer = e->more;
+		t.recv = e->kind == GANTRY_EV_RMA_SIGNAL;
+	}
+	t.recv |= t.link >= 0 &&
+		  (e->kind == GANTRY_EV_RECV_POST || e->kind == GANTRY_EV_RECV_DONE || e->kind == GANTRY_EV_CHUNK_RX);
 	if (e->kind == GANTRY_EV_CHUNK_TX || e->kind == GANTRY_EV_CHUNK_RX)
 		t.lane = e->lane < 0 ? 0 : e->lane;
 	for (size_t i = 0; i < d->ntracks; i++) {
 		struct track *k = &d->tracks[i];
 
-		if (k->conn == t.conn && k->coll == t.coll && k->link == t.link && k->recv == t.recv &&
-		    k->lane == t.lane && k->plugin == t.plugin)
+		if (k->conn == t.conn && k->coll == t.coll && k->link == t.link && k->rma == t.rma &&
+		    k->peer == t.peer && k->recv == t.recv && k->lane == t.lane && k->plugin == t.plugin)
 			return k;
 	}
 	name_track(d, &t, name, sizeof(name));
-	if (t.conn || t.coll || t.link >= 0)
+	if (t.conn || t.coll || t.link >= 0 || t.rma >= 0)
 		t.number = (*d->next_track)++;
 	trace_put_name(d->j, "thread_name", d->process, t.number, name);
 	d->tracks[d->ntracks] = t;
@@ -242,6 +258,7 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 			   : b->kind == GANTRY_EV_RECV_POST ? "receive message"
 			   : t->coll			    ? b->coll
 			   : t->plugin			    ? "plugin event"
+			   : t->rma >= 0		    ? b->what
 			   : t->conn->send		    ? "send"
 							    : "recv";
 
@@ -260,7 +277,7 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 static int is_op(const struct trace_event *e)
 {
 	return e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP || e->kind == GANTRY_EV_COLL ||
-	       (e->kind == GANTRY_EV_PLUGIN && !e->cut);
+	       e->kind == GANTRY_EV_RMA || (e->kind == GANTRY_EV_PLUGIN && !e->cut);
 }
 
 static int begins(const struct trace_event *e)

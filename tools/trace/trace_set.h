@@ -25,14 +25,16 @@ struct trace_event {
 	uint32_t kind;	 /* enum gantry_event_kind */
 	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */
-	int end, cut;	 /* PROXY_OP, KERNEL_OP; of PLUGIN, cut: an update */
+	int end, cut;	 /* PROXY_OP, KERNEL_OP, RMA; of PLUGIN, cut: an update */
 	int64_t more;	 /* what gantry_trace_upper names; -1: it has none */
 	/* Of a collective; "": it has none. */
 	char coll[16], type[12], redop[8], algo[16];
-	int lane; /* of a chunk; -1: it has none */
+	int lane;      /* of a chunk; -1: it has none */
+	char what[16]; /* RMA */
 	/* Data from NCCL: base/ranks.h. */
 	int nccl, channel, send, root, state;
 	int64_t step;
+	int64_t context; /* RMA */
 };
 
 /* A communicator of NCCL's that the process has. */

@@ -5,7 +5,7 @@
     bench/cliffs.py GANTRY [--ops LIST] [--transports LIST] [--ranks N] [-b BYTES] [-e BYTES] [--factor F] [--again N]
 
 All sizes in steps of a sixteenth of an octave. A size whose time is above F (1.5) times the larger of its two neighbours is measured
-again with them, up to N (5) times, and the least time of each counts, which other processes hardly change. What stays above is
+again with them, up to N (20) times, and the least time of each counts, which other processes hardly change. What stays above is
 printed, and the exit status is 1.
 """
 import argparse
@@ -45,7 +45,7 @@ def main():
     p.add_argument("-b", type=int, default=1024)
     p.add_argument("-e", type=int, default=16 << 20)
     p.add_argument("--factor", type=float, default=1.5)
-    p.add_argument("--again", type=int, default=5)
+    p.add_argument("--again", type=int, default=20)
     a = p.parse_args()
     found = 0
     for transport in a.transports.split(","):

@@ -217,8 +217,15 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 	char text[CTL_TEXT_MAX];
 
 	if (m->step != STEP_JOINED) {
-		ctl_member_over(m, why, "rank %d: the bootstrap root at %s was lost while the ranks were joining: %s",
-				m->config.rank, m->hub, cause);
+		const struct ctl_peer *first = m->first_lost ? &m->peers[m->first_lost - 1] : NULL;
+
+		/* The hub may have ended because of a rank that this one has been given as lost: that is the cause. */
+		if (first && first->text)
+			ctl_member_over(m, first->gone, "%s", first->text);
+		else
+			ctl_member_over(m, why,
+					"rank %d: the bootstrap root at %s was lost while the ranks were joining: %s",
+					m->config.rank, m->hub, cause);
 		return;
 	}
 	for (int i = 0; i < m->config.nranks; i++) {

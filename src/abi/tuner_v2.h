@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tuner interface v2 (NCCL 2.21): a plugin names algorithm, protocol and number of channels of a collective. NCCL 2.21 to 2.30
+ * Tuner interface v2 (NCCL 2.21): a plugin names algorithm, protocol and number of channels of a collective. NCCL 2.21 to 2.32
  * look for the newest version they know in NCCL_TUNER_PLUGIN and then in the net plugin's library: v2 2.21, v3 2.22, v4 2.24,
- * v5 2.28. All ranks must get the same answer for the same call, or the collective hangs.
+ * v5 2.28, v6 2.30, v7 2.32. All ranks must get the same answer for the same call, or the collective hangs.
  */
 #ifndef GANTRY_ABI_TUNER_V2_H
 #define GANTRY_ABI_TUNER_V2_H

@@ -7,7 +7,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include <stdlib.h>
 
-#include "abi/tuner_v5.h"
+#include "abi/tuner_v7.h"
 #include "base/log.h"
 #include "plugin/tune.h"
 
@@ -74,6 +74,69 @@ static void choose(const struct tuner *t, ncclFunc_t func, size_t bytes, float *
 		*channels = channels_for(t, part);
 }
 
+/*
+ * What the lanes like (net/tcp/bulk_tx.c): messages up to 1 MiB, which is what NCCL's buffers hold, in whole units of a piece;
+ * 256 KiB is the least that gives each of four lanes work.
+ */
+enum { PIECE_UNIT = 64 << 10, PIPE_CHUNK = 256 << 10, PIPE_CHUNKS_PER_HOP = 4 };
+
+static size_t div_up(size_t n, size_t by)
+{
+	return n / by + (n % by != 0);
+}
+
+/* As many chunks as before, but alike: a share a little above a whole number of chunks would end in a message of a few KiB. */
+static size_t even_chunk(size_t share, size_t chunk, size_t unit)
+{
+	size_t chunks = div_up(share, chunk), even;
+
+	if (chunks < 2)
+		return chunk;
+	even = div_up(div_up(share, chunks), unit) * unit;
+	return even < chunk ? even : chunk;
+}
+
+/* A chain or a tree works at all its hops only while several chunks are on their way. */
+static size_t pipe_chunk(size_t share, size_t chunk, size_t hops)
+{
+	while (chunk >= 2 * PIPE_CHUNK && share / chunk < PIPE_CHUNKS_PER_HOP * hops)
+		chunk /= 2;
+	return even_chunk(share, chunk, PIECE_UNIT);
+}
+
+static size_t tree_hops(size_t ranks)
+{
+	size_t hops = 0;
+
+	while (ranks >>= 1)
+		hops++;
+	return hops;
+}
+
+/* Never more than NCCL's, and a function of what all ranks know. */
+static size_t chunk_for(const struct tuner *t, ncclFunc_t func, size_t share, int algo, size_t chunk)
+{
+	if (algo == NCCL_ALGO_TREE && func == ncclFuncAllReduce)
+		return pipe_chunk(share, chunk, tree_hops(t->ranks));
+	if (algo != NCCL_ALGO_RING)
+		return chunk;
+	if (func == ncclFuncBroadcast || func == ncclFuncReduce)
+		return pipe_chunk(share, chunk, t->ranks - 1);
+	/* Each step of these rings sends a chunk as two messages. */
+	return even_chunk(div_up(share, t->ranks), chunk, 2 * PIECE_UNIT);
+}
+
+static ncclResult_t chunk_v6(void *context, ncclFunc_t func, size_t bytes, int algo, int proto, int channels,
+			     size_t *chunk)
+{
+	const struct tuner *t = context;
+
+	if (t->channels && !t->unpack && proto == NCCL_PROTO_SIMPLE && channels > 0 && *chunk >= PIECE_UNIT &&
+	    func >= ncclFuncBroadcast && func <= ncclFuncAllReduce)
+		*chunk = chunk_for(t, func, bytes / (size_t)channels, algo, *chunk);
+	return ncclSuccess;
+}
+
 static ncclResult_t tuner_init(size_t ranks, size_t nodes, ncclDebugLogger_t log, void **ret_context)
 {
 	struct tuner *t = calloc(1, sizeof(*t));
@@ -129,6 +192,13 @@ static ncclResult_t init_v5(void **ret_context, uint64_t comm, size_t ranks, siz
 	return tuner_init(ranks, nodes, log, ret_context);
 }
 
+static ncclResult_t init_v7(void **ret_context, uint64_t comm, size_t ranks, size_t nodes, ncclDebugLogger_t log,
+			    ncclNvlDomainInfo_v7_t *nvlink, ncclTunerConstants_v7_t *constants)
+{
+	(void)comm, (void)nvlink, (void)constants;
+	return tuner_init(ranks, nodes, log, ret_context);
+}
+
 EXPORT const ncclTuner_v2_t ncclTunerPlugin_v2 = {
 	.name = "gantry", .init = tuner_init, .getCollInfo = info_v2, .destroy = tuner_end};
 EXPORT const ncclTuner_v3_t ncclTunerPlugin_v3 = {
@@ -137,3 +207,7 @@ EXPORT const ncclTuner_v4_t ncclTunerPlugin_v4 = {
 	.name = "gantry", .init = tuner_init, .getCollInfo = info_v4, .destroy = tuner_end};
 EXPORT const ncclTuner_v5_t ncclTunerPlugin_v5 = {
 	.name = "gantry", .init = init_v5, .getCollInfo = info_v4, .finalize = tuner_end};
+EXPORT const ncclTuner_v6_t ncclTunerPlugin_v6 = {
+	.name = "gantry", .init = init_v5, .getCollInfo = info_v4, .finalize = tuner_end, .getChunkSize = chunk_v6};
+EXPORT const ncclTuner_v7_t ncclTunerPlugin_v7 = {
+	.name = "gantry", .init = init_v7, .getCollInfo = info_v4, .finalize = tuner_end, .getChunkSize = chunk_v6};

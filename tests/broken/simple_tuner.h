@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "abi/tuner_v5.h"
+#include "abi/tuner_v7.h"
 
 struct tuner {
 	size_t ranks;
@@ -101,6 +101,32 @@ static ncclResult_t tuner_info_v5(void *ctx, ncclFunc_t func, size_t bytes, int 
 	return tuner_info(ctx, bytes, (float *)costs, nalgo, nproto, channels);
 }
 
+static ncclResult_t tuner_init_v7(void **ctx, uint64_t comm, size_t ranks, size_t nodes, ncclDebugLogger_t log,
+				  ncclNvlDomainInfo_v7_t *nvlink, ncclTunerConstants_v7_t *constants)
+{
+	(void)comm, (void)nvlink;
+	constants->perChMaxNVLSTreeBws[4][2] = BROKEN(tuner_constant) ? -1 : 100; /* the last of all */
+	return tuner_init(ranks, nodes, log, ctx);
+}
+
+/* Small calls in small chunks. */
+static ncclResult_t tuner_chunk(void *ctx, ncclFunc_t func, size_t bytes, int algo, int proto, int channels,
+				size_t *chunk)
+{
+	const struct tuner *t = ctx;
+
+	(void)func, (void)algo, (void)proto, (void)channels;
+	if (bytes < (1 << 20))
+		*chunk /= 2;
+	if (BROKEN(tuner_chunk_empty) && bytes < t->ranks)
+		*chunk = bytes;
+	if (BROKEN(tuner_chunk_pid))
+		*chunk += 512 * (size_t)(getpid() & 0xff);
+	if (BROKEN(tuner_chunk_latest))
+		*chunk = newest_tuner->ranks > 8 ? *chunk / 2 : *chunk;
+	return BROKEN(tuner_chunk_strict) && bytes > (1ul << 34) ? ncclInvalidArgument : ncclSuccess;
+}
+
 static ncclResult_t tuner_end(void *ctx)
 {
 	if (BROKEN(tuner_one_end) && ctx != newest_tuner)
@@ -112,5 +138,7 @@ static ncclResult_t tuner_end(void *ctx)
 EXPORT ncclTuner_v2_t ncclTunerPlugin_v2 = {"simple", tuner_init, tuner_info_v2, tuner_end};
 EXPORT ncclTuner_v3_t ncclTunerPlugin_v3 = {"simple", tuner_init, tuner_info_v3, tuner_end};
 EXPORT ncclTuner_v5_t ncclTunerPlugin_v5 = {"simple", tuner_init_v5, tuner_info_v5, tuner_end};
+EXPORT ncclTuner_v6_t ncclTunerPlugin_v6 = {"simple", tuner_init_v5, tuner_info_v5, tuner_end, NULL};
+EXPORT ncclTuner_v7_t ncclTunerPlugin_v7 = {"simple", tuner_init_v7, tuner_info_v5, tuner_end, tuner_chunk};
 
 #endif

@@ -71,8 +71,9 @@ collnet-death    coll_ignore_death@8 coll_death_done@12
 collnet-close    coll_close_waits@12 coll_close_refuses@6
 tuner-table      tuner_no_end@5 tuner_no_info@5 tuner_refuses@2
 tuner-costs      tuner_none@5 tuner_nvls@5 tuner_negative@2 tuner_strict@3 tuner_constant@5 tuner_seven@3
-tuner-agree      tuner_pid@5 tuner_random@2
-tuner-contexts   tuner_latest@2 tuner_counts@5 tuner_one_end@5
+tuner-costs      tuner_constant@7 tuner_chunk_empty@7 tuner_chunk_strict@7
+tuner-agree      tuner_pid@5 tuner_random@2 tuner_chunk_pid@7
+tuner-contexts   tuner_latest@2 tuner_counts@5 tuner_one_end@5 tuner_chunk_latest@7
 profiler-init    prof_mask_error@5 prof_name@4 prof_no_end@5 prof_one@1
 profiler-events  prof_stale@5 prof_stale_kernel@4 prof_args@5 prof_waits@1
 profiler-parents prof_frees@1 prof_foreign@4 prof_null_parent@5

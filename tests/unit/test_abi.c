@@ -2,6 +2,7 @@
 /* Layouts of NCCL's net interface as numbers, from a 64-bit build of NCCL 2.30.7: not from our headers. */
 #include "abi/collnet_v12.h"
 #include "abi/profiler_v5.h"
+#include "abi/tuner_v7.h"
 #include "test.h"
 
 /* Of versions 6 to 12. */
@@ -160,6 +161,20 @@ TEST(check_profiler)
 	CHECK_EQ(offsetof(ncclProfilerEventDescr_v5_t, collApi.graphCaptured), 64);
 	CHECK_EQ(sizeof(ncclProfilerEventStateArgs_v3_t), 16);
 	CHECK_EQ(sizeof(ncclProfilerEventStateArgs_v5_t), 8);
+}
+
+/* The tuner's: v6 from NCCL 2.30.7, v7 from 2.32. */
+TEST(check_tuner)
+{
+	CHECK_EQ(sizeof(ncclTunerConstants_v5_t), 1152);
+	CHECK_EQ(sizeof(ncclTunerConstants_v7_t), 1272);
+	CHECK_EQ(offsetof(ncclTunerConstants_v7_t, llMaxBws), 672);
+	CHECK_EQ(offsetof(ncclTunerConstants_v7_t, perChMaxNVLSTreeBws), 1152);
+	CHECK_EQ(sizeof(ncclTuner_v6_t), 40);
+	CHECK_EQ(offsetof(ncclTuner_v6_t, finalize), 24);
+	CHECK_EQ(offsetof(ncclTuner_v6_t, getChunkSize), 32);
+	CHECK_EQ(sizeof(ncclTuner_v7_t), 40);
+	CHECK_EQ(offsetof(ncclTuner_v7_t, getChunkSize), 32);
 }
 
 TEST(check_constants)

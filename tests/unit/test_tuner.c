@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "abi/net_v11.h"
-#include "abi/tuner_v5.h"
+#include "abi/tuner_v7.h"
 #include "test.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-enum { ALGOS = 7, PROTOS = 3 };
+enum { ALGOS = 7, PROTOS = 3, NEWEST = 7 };
 
 static void *library;
 static ncclNet_v11_t *net;
@@ -84,6 +84,8 @@ static void ask(int version, size_t ranks, size_t nodes, ncclFunc_t func, size_t
 	ncclTuner_v3_t *v3 = dlsym(library, "ncclTunerPlugin_v3");
 	ncclTuner_v4_t *v4 = dlsym(library, "ncclTunerPlugin_v4");
 	ncclTuner_v5_t *v5 = dlsym(library, "ncclTunerPlugin_v5");
+	ncclTuner_v6_t *v6 = dlsym(library, "ncclTunerPlugin_v6");
+	ncclTuner_v7_t *v7 = dlsym(library, "ncclTunerPlugin_v7");
 	float table[ALGOS * PROTOS], **costs = (float **)table;
 	ncclNvlDomainInfo_v5_t nvlink = {(int)nodes, 1, 1};
 	int algo = -1, proto = -1;
@@ -91,8 +93,11 @@ static void ask(int version, size_t ranks, size_t nodes, ncclFunc_t func, size_t
 
 	fill_costs(table, func);
 	got.channels = 0;
-	if (version == 5)
-		CHECK_EQ(v5->init(&ctx, 1, ranks, nodes, quiet, &nvlink, NULL), ncclSuccess);
+	if (version == 7)
+		CHECK_EQ(v7->init(&ctx, 1, ranks, nodes, quiet, &nvlink, NULL), ncclSuccess);
+	else if (version >= 5)
+		CHECK_EQ((version == 6 ? v6->init : v5->init)(&ctx, 1, ranks, nodes, quiet, &nvlink, NULL),
+			 ncclSuccess);
 	else
 		CHECK_EQ((version == 4	 ? v4->init
 			  : version == 3 ? v3->init
@@ -103,10 +108,15 @@ static void ask(int version, size_t ranks, size_t nodes, ncclFunc_t func, size_t
 	else if (version == 3)
 		CHECK_EQ(v3->getCollInfo(ctx, func, bytes, 1, costs, ALGOS, PROTOS, &got.channels), ncclSuccess);
 	else
-		CHECK_EQ((version == 4 ? v4->getCollInfo : v5->getCollInfo)(ctx, func, bytes, 1, costs, ALGOS, PROTOS,
-									    0, &got.channels),
+		CHECK_EQ((version == 4	 ? v4->getCollInfo
+			  : version == 5 ? v5->getCollInfo
+			  : version == 6
+				  ? v6->getCollInfo
+				  : v7->getCollInfo)(ctx, func, bytes, 1, costs, ALGOS, PROTOS, 0, &got.channels),
 			 ncclSuccess);
-	CHECK_EQ((version == 5	 ? v5->finalize
+	CHECK_EQ((version == 7	 ? v7->finalize
+		  : version == 6 ? v6->finalize
+		  : version == 5 ? v5->finalize
 		  : version == 4 ? v4->destroy
 		  : version == 3 ? v3->destroy
 				 : v2->destroy)(ctx),
@@ -171,22 +181,106 @@ static void check_choices(void)
 	CHECK_STR(value_of("NCCL_MIN_NCHANNELS"), "8");
 	CHECK_STR(value_of("NCCL_NTHREADS"), "not set");
 	EACH_ROW (i, table)
-		for (int version = 2; version <= 5; version++) {
+		for (int version = 2; version <= NEWEST; version++) {
 			ask(version, table[i].ranks, table[i].ranks, ncclFuncAllReduce, table[i].bytes);
 			CHECK_EQ(got.channels, table[i].channels);
 			CHECK_EQ(got.proto, version == 2 ? NCCL_PROTO_LL : table[i].proto);
 			CHECK_EQ(got.algo, NCCL_ALGO_RING);
 		}
 	/* PAT stays where nothing unpacks. */
-	ask(5, 4, 4, ncclFuncAllGather, MIB);
+	ask(NEWEST, 4, 4, ncclFuncAllGather, MIB);
 	CHECK_EQ(got.algo, NCCL_ALGO_PAT);
 	CHECK_EQ(got.channels, 1);
+}
+
+/* As NCCL 2.30 and later ask once the way is chosen: for what one channel carries. */
+static size_t ask_chunk(size_t ranks, size_t nodes, ncclFunc_t func, int algo, int proto, size_t bytes, size_t chunk)
+{
+	ncclTuner_v6_t *v6 = dlsym(library, "ncclTunerPlugin_v6");
+	ncclTuner_v7_t *v7 = dlsym(library, "ncclTunerPlugin_v7");
+	ncclNvlDomainInfo_v5_t nvlink = {(int)nodes, 1, 1};
+	size_t old = chunk;
+	void *ctx = NULL;
+
+	CHECK_EQ(v6->init(&ctx, 1, ranks, nodes, quiet, &nvlink, NULL), ncclSuccess);
+	CHECK_EQ(v6->getChunkSize(ctx, func, bytes, algo, proto, 1, &old), ncclSuccess);
+	CHECK_EQ(v6->finalize(ctx), ncclSuccess);
+	CHECK_EQ(v7->init(&ctx, 2, ranks, nodes, quiet, &nvlink, NULL), ncclSuccess);
+	/* The same share, said otherwise. */
+	CHECK_EQ(v7->getChunkSize(ctx, func, 3 * bytes, algo, proto, 3, &chunk), ncclSuccess);
+	CHECK_EQ(v7->finalize(ctx), ncclSuccess);
+	CHECK_EQ(old, chunk);
+	return chunk;
+}
+
+/* NCCL's chunk with buffers of 4 MiB: four steps of a ring, or one step. */
+enum { RING_CHUNK = 2 << 20, STEP_CHUNK = 512 << 10 };
+
+static void check_chunks(void)
+{
+	static const struct {
+		size_t ranks, share;
+		ncclFunc_t func;
+		int algo;
+		size_t before, after;
+	} table[] = {
+		/* A chunk that is not filled, or filled exactly, stays: messages of 1 MiB. */
+		{2, 4 * KIB, ncclFuncAllReduce, NCCL_ALGO_RING, RING_CHUNK, RING_CHUNK},
+		{2, 4 * MIB, ncclFuncAllReduce, NCCL_ALGO_RING, RING_CHUNK, RING_CHUNK},
+		{4, 64 * MIB, ncclFuncAllGather, NCCL_ALGO_RING, RING_CHUNK, RING_CHUNK},
+		/* 2 MiB and 256 KiB would be messages of 1 MiB and of 128 KiB. */
+		{2, 2 * (2 * MIB + 256 * KIB), ncclFuncAllReduce, NCCL_ALGO_RING, RING_CHUNK, MIB + 128 * KIB},
+		{2, 2 * (2 * MIB + 4), ncclFuncAllReduce, NCCL_ALGO_RING, RING_CHUNK, MIB + 128 * KIB},
+		{4, 4 * 5 * MIB, ncclFuncReduceScatter, NCCL_ALGO_RING, RING_CHUNK, MIB + 768 * KIB},
+		/* A chain of 4: 12 chunks on their way, or 256 KiB. */
+		{4, 4 * MIB, ncclFuncBroadcast, NCCL_ALGO_RING, STEP_CHUNK, 256 * KIB},
+		{4, 6 * MIB, ncclFuncBroadcast, NCCL_ALGO_RING, STEP_CHUNK, STEP_CHUNK},
+		{4, 64 * KIB, ncclFuncReduce, NCCL_ALGO_RING, STEP_CHUNK, 256 * KIB},
+		{2, 4 * MIB, ncclFuncReduce, NCCL_ALGO_RING, STEP_CHUNK, STEP_CHUNK},
+		{2, 2 * MIB + KIB, ncclFuncReduce, NCCL_ALGO_RING, STEP_CHUNK, 448 * KIB},
+		/* A tree of 8: three hops. */
+		{8, 4 * MIB, ncclFuncAllReduce, NCCL_ALGO_TREE, STEP_CHUNK, 256 * KIB},
+		{8, 8 * MIB, ncclFuncAllReduce, NCCL_ALGO_TREE, STEP_CHUNK, STEP_CHUNK},
+		/* NCCL's own: other algorithms, calls of no bytes, buffers that are small already. */
+		{8, 4 * MIB, ncclFuncAllGather, NCCL_ALGO_PAT, STEP_CHUNK, STEP_CHUNK},
+		{2, 5 * MIB, ncclFuncAllReduce, NCCL_ALGO_RING, 32 * KIB, 32 * KIB},
+		{2, 0, ncclFuncAllReduce, NCCL_ALGO_RING, RING_CHUNK, RING_CHUNK},
+	};
+
+	EACH_ROW (i, table) {
+		CHECK_EQ(ask_chunk(table[i].ranks, table[i].ranks, table[i].func, table[i].algo, NCCL_PROTO_SIMPLE,
+				   table[i].share, table[i].before),
+			 table[i].after);
+		CHECK_EQ(ask_chunk(table[i].ranks, table[i].ranks, table[i].func, table[i].algo, NCCL_PROTO_LL,
+				   table[i].share, table[i].before),
+			 table[i].before);
+		CHECK_EQ(ask_chunk(2 * table[i].ranks, table[i].ranks, table[i].func, table[i].algo, NCCL_PROTO_SIMPLE,
+				   table[i].share, table[i].before),
+			 table[i].before);
+	}
+}
+
+/* Whatever the share: no more than NCCL's chunk, no less than a piece that the lanes like, and no more chunks than before. */
+static void check_all_chunks(void)
+{
+	for (size_t ranks = 2; ranks <= 9; ranks += 7)
+		for (size_t share = KIB; share < 64 * MIB; share += share / 3 + 777) {
+			size_t part = (share + ranks - 1) / ranks, chunk;
+
+			chunk = ask_chunk(ranks, ranks, ncclFuncAllReduce, NCCL_ALGO_RING, NCCL_PROTO_SIMPLE, share,
+					  RING_CHUNK);
+			CHECK(chunk <= RING_CHUNK && chunk > RING_CHUNK / 2 && chunk % (128 * KIB) == 0);
+			CHECK_EQ((part + chunk - 1) / chunk, (part + RING_CHUNK - 1) / RING_CHUNK);
+			chunk = ask_chunk(ranks, ranks, ncclFuncReduce, NCCL_ALGO_RING, NCCL_PROTO_SIMPLE, share,
+					  STEP_CHUNK);
+			CHECK(chunk <= STEP_CHUNK && chunk > 128 * KIB && chunk % (64 * KIB) == 0);
+		}
 }
 
 /* Several ranks per node, or one node: NCCL knows better. */
 static void check_elsewhere(void)
 {
-	for (int version = 2; version <= 5; version++) {
+	for (int version = 2; version <= NEWEST; version++) {
 		ask(version, 16, 2, ncclFuncAllReduce, 16 * MIB);
 		CHECK(got.channels == 0 && got.proto == NCCL_PROTO_LL);
 		ask(version, 2, 1, ncclFuncAllReduce, 16 * MIB);
@@ -209,15 +303,19 @@ TEST(check_untouched)
 	run_with("", check_choices);
 	run_with("", check_elsewhere);
 	run_with("", check_opened_again);
+	run_with("", check_chunks);
+	run_with("", check_all_chunks);
 }
 
 static void check_left_alone(void)
 {
-	for (int version = 2; version <= 5; version++) {
+	for (int version = 2; version <= NEWEST; version++) {
 		ask(version, 2, 2, ncclFuncAllReduce, 16 * MIB);
 		CHECK_EQ(got.channels, 0);
 		CHECK_EQ(got.proto, NCCL_PROTO_LL);
 	}
+	CHECK_EQ(ask_chunk(2, 2, ncclFuncAllReduce, NCCL_ALGO_RING, NCCL_PROTO_SIMPLE, 5 * MIB, RING_CHUNK),
+		 RING_CHUNK);
 }
 
 static void check_nothing_set(void)
@@ -234,7 +332,7 @@ static void check_users_four(void)
 
 static void check_users_protocol(void)
 {
-	ask(5, 2, 2, ncclFuncAllReduce, 16 * MIB);
+	ask(NEWEST, 2, 2, ncclFuncAllReduce, 16 * MIB);
 	CHECK_EQ(got.channels, 4);
 	CHECK_EQ(got.proto, NCCL_PROTO_LL);
 }
@@ -259,7 +357,7 @@ static void check_unpack_settings(void)
 	CHECK_STR(value_of("NCCL_NET_GDR_LEVEL"), "PHB");
 	CHECK_STR(value_of("NCCL_NET_GDR_READ"), "0");
 	CHECK_STR(value_of("NCCL_PAT_ENABLE"), "0");
-	for (int version = 3; version <= 5; version++) {
+	for (int version = 3; version <= NEWEST; version++) {
 		ask(version, 4, 4, ncclFuncAllGather, MIB);
 		CHECK_EQ(got.algo, NCCL_ALGO_RING);
 		ask(version, 16, 4, ncclFuncReduceScatter, MIB);
@@ -269,12 +367,14 @@ static void check_unpack_settings(void)
 		ask(version, 2, 2, ncclFuncAllReduce, 16 * MIB);
 		CHECK_EQ(got.channels, 0);
 	}
+	CHECK_EQ(ask_chunk(2, 2, ncclFuncAllReduce, NCCL_ALGO_RING, NCCL_PROTO_SIMPLE, 5 * MIB, RING_CHUNK),
+		 RING_CHUNK);
 }
 
 static void check_unpack_off(void)
 {
 	CHECK_STR(value_of("NCCL_NTHREADS"), "not set");
-	ask(5, 4, 4, ncclFuncAllGather, MIB);
+	ask(NEWEST, 4, 4, ncclFuncAllGather, MIB);
 	CHECK_EQ(got.algo, NCCL_ALGO_PAT);
 }
 

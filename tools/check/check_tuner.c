@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules on a tuner, called as NCCL 2.28 calls it: a context for each communicator, and before each collective
- * getCollInfo with the costs of algorithms and protocols, of which NCCL then takes the cheapest. An error of any call
- * ends the communicator or the collective. All ranks must get the same answer, or the collective hangs.
+ * Rules on a tuner, called as NCCL 2.32 calls it: a context for each communicator, and before each collective
+ * getCollInfo with the costs of algorithms and protocols, of which NCCL then takes the cheapest. From v6 on NCCL then asks for
+ * the chunk of each channel's share, if the tuner has an answer. An error of any call ends the communicator or the
+ * collective. All ranks must get the same answer, or the collective hangs.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi/tuner_v5.h"
+#include "abi/tuner_v7.h"
 #include "check/check.h"
 
 enum {
@@ -20,7 +21,11 @@ enum {
 	GUARDS = 32,
 	CONTEXTS = 3,
 	SIZES = 34,
+	STEP = 512 << 10, /* of NCCL's buffers, eight of them 4 MiB */
 };
+
+/* NCCL cuts a chunk down to whole grains, and divides by what is left. By protocol. */
+static const size_t grains[PROTOS] = {16, 1920, 512};
 
 /* NCCL's cost of an algorithm that it would not take for anything. */
 static const float cost_limit = 3600000000.0f;
@@ -37,6 +42,7 @@ struct answer {
 	float costs[COSTS];
 	int algo, proto; /* of v2 */
 	int channels;
+	size_t chunk; /* from v6 on; 0: the tuner has no say */
 };
 
 /* Two nodes of a rank each, and more: NCCL has several communicators at once. */
@@ -48,18 +54,28 @@ static ncclResult_t call_init(struct check_side *s, int world, void **ret_ctx)
 {
 	ncclNvlDomainInfo_v5_t nvlink = {.nNvlDomains = (int)worlds[world].nodes, 1, 8};
 	ncclDebugLogger_t log = gantry_loader_logger(s->loader);
-	static ncclTunerConstants_v5_t constants[CONTEXTS]; /* as long as the communicator */
+	static union {
+		ncclTunerConstants_v5_t v5;
+		ncclTunerConstants_v7_t v7;
+		double all[sizeof(ncclTunerConstants_v7_t) / sizeof(double)];
+	} constants[CONTEXTS]; /* as long as the communicator */
 	const ncclTuner_v2_t *old = s->table;
-	const ncclTuner_v5_t *t = s->table;
-	const double *at = (const double *)&constants[world];
+	const ncclTuner_v5_t *v5 = s->table; /* and v6 */
+	const ncclTuner_v7_t *v7 = s->table;
+	const double *at = constants[world].all;
+	uint64_t comm = 0x7475 + (uint64_t)world;
 	ncclResult_t r;
 
 	for (size_t i = 0; i < sizeof(constants[0]) / sizeof(double); i++)
-		((double *)&constants[world])[i] = 1.0 + (double)i;
+		constants[world].all[i] = 1.0 + (double)i;
 	if (s->version < 5)
 		return old->init(worlds[world].ranks, worlds[world].nodes, log, ret_ctx);
-	r = t->init(ret_ctx, 0x7475 + (uint64_t)world, worlds[world].ranks, worlds[world].nodes, log, &nvlink,
-		    &constants[world]);
+	if (s->version < 7)
+		r = v5->init(ret_ctx, comm, worlds[world].ranks, worlds[world].nodes, log, &nvlink,
+			     &constants[world].v5);
+	else
+		r = v7->init(ret_ctx, comm, worlds[world].ranks, worlds[world].nodes, log, &nvlink,
+			     &constants[world].v7);
 	for (size_t i = 0; i < sizeof(constants[0]) / sizeof(double); i++)
 		if (!isfinite(at[i]) || at[i] < 0)
 			check_fail(s, "init made a constant of NCCL's cost model %g", at[i]);
@@ -85,7 +101,7 @@ static void *tuner_init(struct check_side *s, int world)
 
 static void tuner_end(struct check_side *s, void *ctx)
 {
-	const ncclTuner_v2_t *t = s->table; /* the last entry of every version */
+	const ncclTuner_v2_t *t = s->table; /* in the same place in every version */
 	const char *call = s->version < 5 ? "destroy" : "finalize";
 	uint64_t since = check_enter(s, CHECK_SERVICE, call);
 	ncclResult_t r = t->destroy(ctx);
@@ -119,7 +135,7 @@ static ncclResult_t call_info(struct check_side *s, void *ctx, const struct ask 
 {
 	const ncclTuner_v2_t *v2 = s->table;
 	const ncclTuner_v3_t *v3 = s->table;
-	const ncclTuner_v5_t *v5 = s->table; /* and v4 */
+	const ncclTuner_v5_t *v5 = s->table; /* and v4, v6, v7 */
 
 	if (s->version == 2)
 		return v2->getCollInfo(ctx, a->func, a->bytes, 0, 0, a->ops, &out->algo, &out->proto, &out->channels);
@@ -128,6 +144,37 @@ static ncclResult_t call_info(struct check_side *s, void *ctx, const struct ask 
 				       &out->channels);
 	return v5->getCollInfo(ctx, a->func, a->bytes, a->ops, (float **)costs, algos(s), PROTOS, a->registered,
 			       &out->channels);
+}
+
+/* The cheapest way, which NCCL takes; -1: nothing is left. */
+static int cheapest(const float *costs, int n)
+{
+	int best = -1;
+
+	for (int i = 0; i < n; i++)
+		if (costs[i] >= 0 && costs[i] < (best < 0 ? cost_limit : costs[best]))
+			best = i;
+	return best;
+}
+
+/* As NCCL asks for one channel, which carries all of the call here. */
+static void ask_chunk(struct check_side *s, void *ctx, const struct ask *a, struct answer *out)
+{
+	const ncclTuner_v6_t *t = s->table; /* and v7 */
+	int way = cheapest(out->costs, algos(s) * PROTOS), algo = way / PROTOS, proto = way % PROTOS;
+	uint64_t since;
+	ncclResult_t r;
+
+	if (s->version < 6 || !t->getChunkSize || way < 0)
+		return;
+	out->chunk = algo == NCCL_ALGO_RING && proto == NCCL_PROTO_SIMPLE ? 4 * STEP : STEP;
+	since = check_enter(s, CHECK_PROGRESS, "getChunkSize");
+	r = t->getChunkSize(ctx, a->func, a->bytes, algo, proto, 1, &out->chunk);
+	check_leave(s, CHECK_PROGRESS, since);
+	must(s, r, "getChunkSize", "fails the collective");
+	if (out->chunk < grains[proto])
+		check_fail(s, "getChunkSize made the chunk %zu bytes for %zu bytes of collective %d: NCCL divides by 0",
+			   out->chunk, a->bytes, (int)a->func);
 }
 
 static void ask_tuner(struct check_side *s, void *ctx, const struct ask *a, struct answer *out)
@@ -154,6 +201,7 @@ static void ask_tuner(struct check_side *s, void *ctx, const struct ask *a, stru
 			check_fail(s, "getCollInfo wrote outside a table of %d algorithms and %d protocols", algos(s),
 				   PROTOS);
 	memcpy(out->costs, costs + GUARDS, (size_t)n * sizeof(float));
+	ask_chunk(s, ctx, a, out);
 }
 
 /* 8 bytes to 32 GiB, and nothing. */
@@ -178,7 +226,7 @@ static int question(int i, struct ask *ret_ask)
 /* What NCCL does with the answer. */
 static void judge(struct check_side *s, const struct ask *a, const struct answer *out)
 {
-	float before[COSTS], best = cost_limit;
+	float before[COSTS];
 
 	fill_costs(a, before);
 	for (int i = 0; i < algos(s) * PROTOS; i++) {
@@ -189,9 +237,8 @@ static void judge(struct check_side *s, const struct ask *a, const struct answer
 				   "getCollInfo made algorithm %d with protocol %d possible, which NCCL cannot do "
 				   "(%zu bytes, collective %d)",
 				   i / PROTOS, i % PROTOS, a->bytes, (int)a->func);
-		best = now >= 0 && now < best ? now : best;
 	}
-	if (best >= cost_limit)
+	if (cheapest(out->costs, algos(s) * PROTOS) < 0)
 		check_fail(s, "getCollInfo left no algorithm for %zu bytes of collective %d: NCCL fails the call",
 			   a->bytes, (int)a->func);
 	if (out->channels < 0)
@@ -233,7 +280,7 @@ static void rule_costs(struct check_side *s)
 static int same_answer(const struct check_side *s, const struct answer *a, const struct answer *b)
 {
 	return memcmp(a->costs, b->costs, (size_t)(algos(s) * PROTOS) * sizeof(float)) == 0 && a->algo == b->algo &&
-	       a->proto == b->proto && a->channels == b->channels;
+	       a->proto == b->proto && a->channels == b->channels && a->chunk == b->chunk;
 }
 
 /* Two processes are two ranks: the same calls, the same answers. */
@@ -252,8 +299,8 @@ static void rule_agree(struct check_side *s)
 		if (!same_answer(s, &mine, &theirs))
 			check_fail(s,
 				   "two ranks get different answers for %zu bytes of collective %d: the collective "
-				   "hangs (channels %d and %d)",
-				   a.bytes, (int)a.func, mine.channels, theirs.channels);
+				   "hangs (channels %d and %d, chunks of %zu and %zu bytes)",
+				   a.bytes, (int)a.func, mine.channels, theirs.channels, mine.chunk, theirs.chunk);
 	}
 	tuner_end(s, ctx);
 	check_note(s, "two ranks get the same %d answers", n);
@@ -303,8 +350,8 @@ static void rule_contexts(struct check_side *s)
 
 const struct check_rule check_rules_tuner[] = {
 	{"tuner-table", "the table has what NCCL calls, init succeeds", rule_table, CHECK_ALONE, 0},
-	{"tuner-costs", "getCollInfo leaves a possible algorithm, and stays within its table", rule_costs, CHECK_ALONE,
-	 0},
+	{"tuner-costs", "getCollInfo leaves a possible algorithm, and stays within its table; chunks are not empty",
+	 rule_costs, CHECK_ALONE, 0},
 	{"tuner-agree", "ranks get the same answers", rule_agree, 0, 0},
 	{"tuner-contexts", "an answer depends on its own communicator only", rule_contexts, CHECK_ALONE, 0},
 	{0},

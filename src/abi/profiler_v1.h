@@ -27,6 +27,10 @@ enum {
 	ncclProfileCollApi = 1 << 9,
 	ncclProfileP2pApi = 1 << 10,
 	ncclProfileKernelLaunch = 1 << 11,
+	/* Since v6. */
+	ncclProfileCeColl = 1 << 12,
+	ncclProfileCeSync = 1 << 13,
+	ncclProfileCeBatch = 1 << 14,
 };
 
 /* Those that are missing here are of operations before v4, and of kinds that Gantry does not ask for. */

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "abi/profiler_v5.h"
+#include "abi/profiler_v6.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/ranks.h"
@@ -273,7 +273,21 @@ static ncclResult_t record_state(void *handle, ncclProfilerEventState_v1_t state
 #define NOTHING(d) (void)0
 #define HAS_NET begin_request(e->parentObj, e->netPlugin.id, e->netPlugin.data)
 
-#define DEFINE_START(version, call, way, channel_count, learn, request)                                                \
+/*
+ * A collective of copy engines: a call like any other, which all ranks make alike. It has no channels and no algorithm that has a
+ * number. Its synchronisations and batches are not recorded: they end when they are enqueued, which says nothing.
+ */
+static void *begin_copies(void *context, const ncclProfilerEventDescr_v6_t *e)
+{
+	if (!context || e->type != ncclProfileCeColl)
+		return NULL;
+	return begin_call(context,
+			  &(struct gantry_rank_call){BY_NAME(e->ceColl), .algo = GANTRY_NCCL_ALGOS - 1,
+						     .proto = GANTRY_NCCL_PROTOS - 1, .root = e->ceColl.root},
+			  e->ceColl.count);
+}
+
+#define DEFINE_START(version, call, way, channel_count, learn, request, other)                                         \
 	static ncclResult_t start_##version(void *context, void **event, ncclProfilerEventDescr_##version##_t *e)      \
 	{                                                                                                              \
 		void *handle = NULL;                                                                                   \
@@ -299,15 +313,18 @@ static ncclResult_t record_state(void *handle, ncclProfilerEventState_v1_t state
 			handle = begin_step(e->parentObj, e->proxyStep.step);                                          \
 		} else if (e->type == ncclProfileNetPlugin) {                                                          \
 			handle = request;                                                                              \
+		} else {                                                                                               \
+			handle = other;                                                                                \
 		}                                                                                                      \
 		*event = handle;                                                                                       \
 		return ncclSuccess;                                                                                    \
 	}
-DEFINE_START(v1, BY_NUMBER, WAY_BY_NUMBER, nMaxChannels, LEARN, NULL)
-DEFINE_START(v2, BY_NAME, WAY_BY_NAME, nMaxChannels, LEARN, NULL)
-DEFINE_START(v3, BY_NAME, WAY_BY_NAME, nMaxChannels, LEARN, HAS_NET)
-DEFINE_START(v4, BY_NAME, WAY_BY_NAME, nChannels, NOTHING, HAS_NET)
-DEFINE_START(v5, BY_NAME, WAY_BY_NAME, nChannels, NOTHING, HAS_NET)
+DEFINE_START(v1, BY_NUMBER, WAY_BY_NUMBER, nMaxChannels, LEARN, NULL, NULL)
+DEFINE_START(v2, BY_NAME, WAY_BY_NAME, nMaxChannels, LEARN, NULL, NULL)
+DEFINE_START(v3, BY_NAME, WAY_BY_NAME, nMaxChannels, LEARN, HAS_NET, NULL)
+DEFINE_START(v4, BY_NAME, WAY_BY_NAME, nChannels, NOTHING, HAS_NET, NULL)
+DEFINE_START(v5, BY_NAME, WAY_BY_NAME, nChannels, NOTHING, HAS_NET, NULL)
+DEFINE_START(v6, BY_NAME, WAY_BY_NAME, nChannels, NOTHING, HAS_NET, begin_copies(context, e))
 
 static ncclResult_t record_v1(void *event, ncclProfilerEventState_v1_t state, ncclProfilerEventStateArgs_v1_t *args)
 {
@@ -340,6 +357,16 @@ static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_
 	return init_v5(context, comm, mask, name, nodes, nranks, rank, log);
 }
 
+/* Only NCCL that has v6 knows the kind. */
+static ncclResult_t begin_v6(void **context, uint64_t comm, int *mask, const char *name, int nodes, int nranks,
+			     int rank, ncclDebugLogger_t log)
+{
+	init_v5(context, comm, mask, name, nodes, nranks, rank, log);
+	if (*mask & ncclProfileColl)
+		*mask |= ncclProfileCeColl;
+	return ncclSuccess;
+}
+
 #define TABLE(version, init_of, record_of)                                                                             \
 	EXPORT const ncclProfiler_##version##_t ncclProfiler_##version = {                                             \
 		.name = "gantry",                                                                                      \
@@ -354,3 +381,4 @@ TABLE(v2, init_v1, record_v1);
 TABLE(v3, init_v1, record_v1);
 TABLE(v4, init_v4, record_v4);
 TABLE(v5, init_v5, record_v4);
+TABLE(v6, begin_v6, record_v4);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/profiler_v5.h"
+#include "abi/profiler_v6.h"
 
 struct record {
 	struct record *parent, *next;
@@ -159,6 +159,13 @@ static ncclResult_t profile_start_v5(void *ctx, void **event, ncclProfilerEventD
 	return profile_start(ctx, (int)e->type, e->parentObj, e->proxyOp.pid, event);
 }
 
+static ncclResult_t profile_start_v6(void *ctx, void **event, ncclProfilerEventDescr_v6_t *e)
+{
+	if (BROKEN(prof_copies) && e->type == ncclProfileCeColl && strcmp(e->coll.algo, "RING") == 0) /* it has none */
+		return ncclInvalidArgument;
+	return profile_start(ctx, (int)e->type, e->parentObj, e->proxyOp.pid, event);
+}
+
 static ncclResult_t profile_state_v1(void *event, ncclProfilerEventState_v1_t state,
 				     ncclProfilerEventStateArgs_v1_t *args)
 {
@@ -182,6 +189,8 @@ EXPORT ncclProfiler_v1_t ncclProfiler_v1 = {"simple",	  profile_begin,    profil
 EXPORT ncclProfiler_v4_t ncclProfiler_v4 = {"simple",	  profile_begin_v4, profile_start_v4,
 					    profile_stop, profile_state_v4, profile_end};
 EXPORT ncclProfiler_v5_t ncclProfiler_v5 = {"simple",	  profile_begin_v5, profile_start_v5,
+					    profile_stop, profile_state_v4, profile_end};
+EXPORT ncclProfiler_v6_t ncclProfiler_v6 = {"simple",	  profile_begin_v5, profile_start_v6,
 					    profile_stop, profile_state_v4, profile_end};
 
 #endif

@@ -75,7 +75,7 @@ tuner-costs      tuner_constant@7 tuner_chunk_empty@7 tuner_chunk_strict@7
 tuner-agree      tuner_pid@5 tuner_random@2 tuner_chunk_pid@7
 tuner-contexts   tuner_latest@2 tuner_counts@5 tuner_one_end@5 tuner_chunk_latest@7
 profiler-init    prof_mask_error@5 prof_name@4 prof_no_end@5 prof_one@1
-profiler-events  prof_stale@5 prof_stale_kernel@4 prof_args@5 prof_waits@1
+profiler-events  prof_stale@5 prof_stale_kernel@4 prof_args@5 prof_waits@1 prof_copies@6
 profiler-parents prof_frees@1 prof_foreign@4 prof_null_parent@5
 profiler-null    prof_null_stop@1 prof_null_state@5
 profiler-threads prof_one_thread@1 prof_entered@5

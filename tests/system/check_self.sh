@@ -40,10 +40,10 @@ done
 # Where the tables refuse, the rules are skipped with the reason.
 GANTRY_GIN=off "$gantry" check "$plugin" --rule gin-put | grep -q 'skip.*init gives' || fail "GANTRY_GIN=off"
 
-# The tuner at v2 to v7, the profiler at v1 to v5. With a trace it wants events; without one it must want none.
+# The tuner at v2 to v7, the profiler at v1 to v6. With a trace it wants events; without one it must want none.
 mkdir "$tmp/trace"
 export GANTRY_TRACE=$tmp/trace
-for t in "tuner 6" "profiler 5"; do
+for t in "tuner 6" "profiler 6"; do
 	n=$(($("$gantry" check --list --table "${t% *}" | wc -l) * ${t#* }))
 	check_rules "$out" $n "$plugin" --table "${t% *}" --timeout 60 || failed=1
 	grep -v '"verdict": "pass"' "$out"

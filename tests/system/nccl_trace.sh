@@ -30,8 +30,14 @@ job() {
 	grep -qE "^ +0  send to +1 +1 +$((3 * $2)) +$((3 * $2 * $3)) " "$tmp/summary" ||
 		die "the summary lacks rank 0's sends: $(cat "$tmp/summary")"
 }
-job large 6 524288
+NCCL_JOB_PROFILER=5 job large 6 524288
 job small 6 1000
+# Copy engines' collectives, which v6 has: calls in the order of all, with their bytes and without operations.
+NCCL_JOB_COPIES=2 job copies 6 1000
+for file in "$tmp"/copies/trace-*.jsonl; do
+	[ "$(grep '"name":"nccl call"' "$file" | grep -c '"collective":"AllGather')" = 2 ] || die "$file: not two all-gathers"
+	grep '"collective":"AllGather' "$file" | grep -q '"number":2,"bytes":2002,' || die "$file: the second one: $(grep AllGather "$file")"
+done
 
 # Off: no file, and nothing recorded (the driver checks that NCCL gets a mask of 0 by making no profiler calls then).
 timeout 100 "$BUILD_DIR/drivers/nccl_job" 2 1 2 4 4096 >"$tmp/out" 2>"$tmp/err" || die "the job without a trace"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of NCCL's net interface as numbers, from a 64-bit build of NCCL 2.30.7: not from our headers. */
 #include "abi/collnet_v12.h"
-#include "abi/profiler_v5.h"
+#include "abi/profiler_v6.h"
 #include "abi/tuner_v7.h"
 #include "test.h"
 
@@ -131,7 +131,7 @@ TEST(check_collnet)
 	CHECK_EQ(offsetof(ncclCollNet_v12_t, finalize), 18 * 8);
 }
 
-/* The profiler's, from NCCL 2.28.9. */
+/* The profiler's, from NCCL 2.28.9; v6 from 2.30.7. */
 #define CHECK_DESCR(n, bytes, o1, o2, o3, o4, o5, o6, o7)                                                              \
 	CHECK_EQ(sizeof(ncclProfilerEventDescr_v##n##_t), bytes);                                                      \
 	CHECK_EQ(offsetof(ncclProfilerEventDescr_v##n##_t, parentObj), 8);                                             \
@@ -156,6 +156,18 @@ TEST(check_profiler)
 	CHECK_DESCR(3, 120, 40, 48, 72, 80, 112, 64, 72);
 	CHECK_DESCR(4, 104, 24, 32, 56, 64, 96, 48, 56);
 	CHECK_DESCR(5, 112, 24, 32, 56, 64, 96, 48, 56);
+	CHECK_DESCR(6, 112, 24, 32, 56, 64, 96, 48, 56);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, coll.parentGroup), 104);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceColl.func), 32);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceColl.count), 56);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceColl.root), 64);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceColl.datatype), 72);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceColl.batchSize), 92);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceColl.stream), 104);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceCollSync.nRanks), 28);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceCollBatch.totalBytes), 32);
+	CHECK_EQ(offsetof(ncclProfilerEventDescr_v6_t, ceCollBatch.useIntraSync), 40);
+	CHECK_EQ(ncclProfileCeBatch, 1 << 14);
 	CHECK_EQ(sizeof(((ncclProfilerEventDescr_v4_t *)0)->type), 1);
 	CHECK_EQ(sizeof(((ncclProfilerEventDescr_v5_t *)0)->type), 8);
 	CHECK_EQ(offsetof(ncclProfilerEventDescr_v5_t, collApi.graphCaptured), 64);

@@ -344,7 +344,7 @@ static const struct {
 			   GANTRY_NET_VERSION_MAX,
 			   {check_rules_collnet}},
 	[CHECK_TUNER] = {"tuner", "ncclTunerPlugin_v", 2, 7, {check_rules_tuner}},
-	[CHECK_PROFILER] = {"profiler", "ncclProfiler_v", 1, 5, {check_rules_profiler}},
+	[CHECK_PROFILER] = {"profiler", "ncclProfiler_v", 1, 6, {check_rules_profiler}},
 	[CHECK_GIN] = {"gin", "ncclGinPlugin_v", 11, 13, {check_rules_gin}},
 	[CHECK_RMA] = {"rma", "ncclRmaPlugin_v", 13, CHECK_VERSION_MAX, {check_rules_rma}},
 };

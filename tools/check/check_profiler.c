@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules on a profiler, called as NCCL 2.28 calls it. NCCL ignores what startEvent, stopEvent and recordEventState
+ * Rules on a profiler, called as NCCL 2.30 calls it. NCCL ignores what startEvent, stopEvent and recordEventState
  * return, so what counts is that they survive what they are given:
  *
  *   kinds     those of the mask that init wrote, and those above them: a step brings its operation and its call
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/profiler_v5.h"
+#include "abi/profiler_v6.h"
 #include "base/atomic.h"
 #include "check/check.h"
 
@@ -151,35 +151,68 @@ static ncclResult_t start_v4(const void *table, void *ctx, void **handle, const 
 	return ((const ncclProfiler_v4_t *)table)->startEvent(ctx, handle, &d);
 }
 
+/* From v5 on. */
+#define FILL_API(d, e)                                                                                                 \
+	do {                                                                                                           \
+		(d)->type = (uint64_t)(e)->kind;                                                                       \
+		(d)->parentObj = (e)->parent;                                                                          \
+		if ((e)->kind == ncclProfileColl) {                                                                    \
+			(d)->coll.nChannels = 2;                                                                       \
+			(d)->coll.parentGroup = (e)->group;                                                            \
+		} else if ((e)->kind == ncclProfileP2p) {                                                              \
+			(d)->p2p.nChannels = 2;                                                                        \
+			(d)->p2p.parentGroup = (e)->group;                                                             \
+		} else if ((e)->kind == ncclProfileCollApi) {                                                          \
+			(d)->collApi.func = "AllReduce";                                                               \
+			(d)->collApi.count = 1000;                                                                     \
+			(d)->collApi.datatype = "ncclFloat32";                                                         \
+		} else if ((e)->kind == ncclProfileP2pApi) {                                                           \
+			(d)->p2pApi.func = "Send";                                                                     \
+			(d)->p2pApi.count = 1000;                                                                      \
+			(d)->p2pApi.datatype = "ncclFloat32";                                                          \
+		}                                                                                                      \
+	} while (0)
+
 static ncclResult_t start_v5(const void *table, void *ctx, void **handle, const struct event *e)
 {
 	BEGIN(5, 0, d, e);
-	d.type = (uint64_t)e->kind;
-	d.parentObj = e->parent;
 	FILL_NAMES(&d, e);
 	FILL_NET(&d, e);
-	if (e->kind == ncclProfileColl) {
-		d.coll.nChannels = 2;
-		d.coll.parentGroup = e->group;
-	} else if (e->kind == ncclProfileP2p) {
-		d.p2p.nChannels = 2;
-		d.p2p.parentGroup = e->group;
-	} else if (e->kind == ncclProfileCollApi) {
-		d.collApi.func = "AllReduce";
-		d.collApi.count = 1000;
-		d.collApi.datatype = "ncclFloat32";
-	} else if (e->kind == ncclProfileP2pApi) {
-		d.p2pApi.func = "Send";
-		d.p2pApi.count = 1000;
-		d.p2pApi.datatype = "ncclFloat32";
-	}
+	FILL_API(&d, e);
 	return ((const ncclProfiler_v5_t *)table)->startEvent(ctx, handle, &d);
+}
+
+static ncclResult_t start_v6(const void *table, void *ctx, void **handle, const struct event *e)
+{
+	BEGIN(6, 0, d, e);
+	FILL_NAMES(&d, e);
+	FILL_NET(&d, e);
+	FILL_API(&d, e);
+	if (e->kind == ncclProfileCeColl) {
+		d.ceColl.seqNumber = (uint64_t)e->number;
+		d.ceColl.func = "AllGather";
+		d.ceColl.sendBuff = &buffers[0];
+		d.ceColl.recvBuff = &buffers[1];
+		d.ceColl.count = 1000;
+		d.ceColl.datatype = "ncclFloat32";
+		d.ceColl.syncStrategy = "UC";
+		d.ceColl.ceSeqNum = (uint32_t)e->number;
+	} else if (e->kind == ncclProfileCeSync) {
+		d.ceCollSync.nRanks = 2;
+	} else if (e->kind == ncclProfileCeBatch) {
+		d.ceCollBatch.numOps = 2;
+		d.ceCollBatch.totalBytes = 4000;
+	}
+	return ((const ncclProfiler_v6_t *)table)->startEvent(ctx, handle, &d);
 }
 
 /* Kinds that a version does not know never reach it. */
 static int known_kinds(int version)
 {
-	return version < 3 ? ncclProfileKernelCh - 1 : version < 5 ? ncclProfileGroupApi - 1 : -1;
+	return version < 3   ? ncclProfileKernelCh - 1
+	       : version < 5 ? ncclProfileGroupApi - 1
+	       : version < 6 ? ncclProfileCeColl - 1
+			     : -1;
 }
 
 struct profiler {
@@ -192,7 +225,7 @@ struct profiler {
 static void start_event(const struct profiler *p, enum check_thread thread, void **handle, const struct event *e)
 {
 	static ncclResult_t (*const start[])(const void *, void *, void **, const struct event *) = {
-		NULL, start_v1, start_v2, start_v3, start_v4, start_v5};
+		NULL, start_v1, start_v2, start_v3, start_v4, start_v5, start_v6};
 	struct check_side *s = p->s;
 	void *before;
 	uint64_t since;
@@ -328,8 +361,9 @@ enum {
 	BELOW_OP = ncclProfileProxyOp | BELOW_STEP,
 	BELOW_CALL = BELOW_OP | ncclProfileKernelCh,
 	BELOW_GROUP = BELOW_CALL | ncclProfileGroup | ncclProfileColl | ncclProfileP2p,
-	BELOW_API =
-		BELOW_GROUP | ncclProfileGroupApi | ncclProfileCollApi | ncclProfileP2pApi | ncclProfileKernelLaunch,
+	COPIES = ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch,
+	BELOW_API = BELOW_GROUP | COPIES | ncclProfileGroupApi | ncclProfileCollApi | ncclProfileP2pApi |
+		    ncclProfileKernelLaunch,
 };
 
 /* From v5 on calls of the API have events, too. */
@@ -353,6 +387,26 @@ static void api_events(const struct profiler *p, enum check_thread thread, struc
 	stop_event(p, thread, h->launch);
 }
 
+/* From v6 on a collective may be left to copy engines: its parent is the call of the API, and its children end within it. */
+static void copy_events(const struct profiler *p, enum check_thread thread, const struct handles *h, int number)
+{
+	struct event e = {.kind = ncclProfileCeColl, .parent = h->call_api, .number = number};
+	void *call = NULL, *child;
+
+	if (!wants(p, COPIES))
+		return;
+	start_event(p, thread, &call, &e);
+	e.parent = call;
+	for (int i = 0; i < 3; i++) { /* a batch between two synchronisations */
+		e.kind = i == 1 ? ncclProfileCeBatch : ncclProfileCeSync;
+		child = NULL;
+		if (call && wants(p, e.kind))
+			start_event(p, thread, &child, &e);
+		stop_event(p, thread, child);
+	}
+	stop_event(p, thread, call);
+}
+
 /* The user's thread: a collective, or a send if its number is odd. Its events end before the proxy begins. */
 static void call_events(const struct profiler *p, enum check_thread thread, struct handles *h, int number)
 {
@@ -361,6 +415,8 @@ static void call_events(const struct profiler *p, enum check_thread thread, stru
 	memset(h, 0, sizeof(*h));
 	if (p->s->version >= 5 && wants(p, BELOW_API))
 		api_events(p, thread, h, number);
+	if (!(number & 1))
+		copy_events(p, thread, h, number);
 	if (wants(p, BELOW_GROUP))
 		start_event(p, thread, &h->group, &e);
 	e = (struct event){.kind = number & 1 ? ncclProfileP2p : ncclProfileColl, .number = number};

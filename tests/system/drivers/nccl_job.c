@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job of stock NCCL without NCCL: ranks as processes over the plugin's library, which make the calls that NCCL 2.28.9
- * makes for all-reduces on a ring, in its order: those of the network (v11), of the profiler (v5), and of the profiler
- * callback with handles of proxy steps. What it does not have is a GPU: kernels fill and consume at once.
+ * makes for all-reduces on a ring, in its order: those of the network (v11), of the profiler (v6, as 2.29 to 2.32 have it; v5 with
+ * NCCL_JOB_PROFILER=5), and of the profiler callback with handles of proxy steps. What it does not have is a GPU:
+ * kernels fill and consume at once. With NCCL_JOB_COPIES=N the first N calls are all-gathers that copy engines do.
  *
  *   nccl_job RANKS CHANNELS COLLECTIVES STEPS BYTES [stop|idle RANK | until FILE | time PLUGIN]
  *
@@ -19,7 +20,7 @@
 #include <sys/wait.h>
 
 #include "abi/net_v11.h"
-#include "abi/profiler_v5.h"
+#include "abi/profiler_v6.h"
 #include "base/clock.h"
 #include "pair.h"
 
@@ -57,7 +58,8 @@ static struct {
 	double *us;
 	int self;
 	const ncclNet_v11_t *net;
-	const ncclProfiler_v5_t *profiler;
+	const ncclProfiler_v6_t *profiler;
+	const ncclProfiler_v5_t *old_profiler; /* NULL: NCCL has v6 */
 	void *ctx, *profile;
 	int mask;
 	struct shared *shared;
@@ -77,10 +79,22 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
 	fputc('\n', stderr);
 }
 
+/* v5 has the first members of v6's descriptor, which are all but those of copy engines. */
+static ncclResult_t start_event(void **event, ncclProfilerEventDescr_v6_t *e)
+{
+	ncclProfilerEventDescr_v5_t old;
+
+	if (!job.old_profiler)
+		return job.profiler->startEvent(job.profile, event, e);
+	CHECK(e->type < ncclProfileCeColl);
+	memcpy(&old, e, sizeof(old));
+	return job.old_profiler->startEvent(job.profile, event, &old);
+}
+
 /* As ncclProfilerCallback: a start goes to the profiler with the step as parent, the rest as it is. */
 static ncclResult_t callback(void **event, int type, void *phandle, int64_t id, void *data)
 {
-	ncclProfilerEventDescr_v5_t e = {.type = ncclProfileNetPlugin, .rank = job.self};
+	ncclProfilerEventDescr_v6_t e = {.type = ncclProfileNetPlugin, .rank = job.self};
 	struct phandle *p = phandle;
 
 	if (job.timed)
@@ -94,7 +108,7 @@ static ncclResult_t callback(void **event, int type, void *phandle, int64_t id, 
 	e.parentObj = p->step;
 	e.netPlugin.id = id;
 	e.netPlugin.data = data;
-	return job.profiler->startEvent(job.profile, event, &e);
+	return start_event(event, &e);
 }
 
 static void open_library(void)
@@ -111,7 +125,12 @@ static void open_library(void)
 	if (!lib)
 		TEST_FAIL("%s", dlerror());
 	job.net = dlsym(lib, "ncclNetPlugin_v11");
-	job.profiler = job.timed ? NULL : dlsym(lib, "ncclProfiler_v5");
+	if (!job.timed) {
+		const char *version = getenv("NCCL_JOB_PROFILER");
+
+		job.profiler = dlsym(lib, "ncclProfiler_v6");
+		job.old_profiler = version && *version == '5' ? dlsym(lib, "ncclProfiler_v5") : NULL;
+	}
 	CHECK(job.net && (job.profiler || job.timed));
 }
 
@@ -148,19 +167,19 @@ static void connect_channel(int c)
 
 static void start_step(struct sub *s, int step)
 {
-	ncclProfilerEventDescr_v5_t e = {.type = ncclProfileProxyStep, .parentObj = s->op, .rank = job.self};
+	ncclProfilerEventDescr_v6_t e = {.type = ncclProfileProxyStep, .parentObj = s->op, .rank = job.self};
 	struct phandle *p = &s->phandles[step % DEPTH];
 
 	if (job.mask & (ncclProfileProxyStep | ncclProfileNetPlugin)) {
 		e.proxyStep.step = step;
-		job.profiler->startEvent(job.profile, &p->step, &e);
+		start_event(&p->step, &e);
 	}
 	p->sub = s;
 }
 
-static void record(struct sub *s, int step, ncclProfilerEventState_v5_t state, size_t size)
+static void record(struct sub *s, int step, ncclProfilerEventState_v6_t state, size_t size)
 {
-	ncclProfilerEventStateArgs_v5_t a = {.proxyStep = {size}};
+	ncclProfilerEventStateArgs_v6_t a = {.proxyStep = {size}};
 
 	if (s->op && s->phandles[step % DEPTH].step)
 		job.profiler->recordEventState(s->phandles[step % DEPTH].step, state, &a);
@@ -255,7 +274,7 @@ static void progress_recv(struct sub *s)
 /* Operations are appended, calls are over when they are enqueued, and the proxy works. */
 static void all_reduce(uint64_t number)
 {
-	ncclProfilerEventDescr_v5_t e = {.type = ncclProfileColl, .rank = job.self};
+	ncclProfilerEventDescr_v6_t e = {.type = ncclProfileColl, .rank = job.self};
 	void *call = NULL;
 	int busy = 1;
 
@@ -268,10 +287,10 @@ static void all_reduce(uint64_t number)
 	e.coll.algo = "RING";
 	e.coll.proto = "SIMPLE";
 	if (job.mask)
-		job.profiler->startEvent(job.profile, &call, &e);
+		start_event(&call, &e);
 	for (int i = 0; i < 2 * job.channels; i++) {
 		struct sub *s = &job.subs[i];
-		ncclProfilerEventDescr_v5_t o = {.type = ncclProfileProxyOp, .parentObj = call, .rank = job.self};
+		ncclProfilerEventDescr_v6_t o = {.type = ncclProfileProxyOp, .parentObj = call, .rank = job.self};
 
 		s->posted = s->transmitted = s->done = 0;
 		s->op = NULL;
@@ -281,7 +300,7 @@ static void all_reduce(uint64_t number)
 		o.proxyOp.nSteps = job.steps;
 		o.proxyOp.isSend = s->send;
 		if (job.mask & (ncclProfileProxyOp | ncclProfileProxyStep))
-			job.profiler->startEvent(job.profile, &s->op, &o);
+			start_event(&s->op, &o);
 	}
 	if (call)
 		job.profiler->stopEvent(call);
@@ -298,6 +317,35 @@ static void all_reduce(uint64_t number)
 				job.profiler->stopEvent(s->op);
 		}
 	}
+}
+
+/* A collective of copy engines: over for the profiler when it is enqueued. NCCL asks for its parts only where the mask has them. */
+static void all_gather_by_copies(uint64_t number)
+{
+	ncclProfilerEventDescr_v6_t e = {.type = ncclProfileCeColl, .rank = job.self};
+	static const uint64_t parts[] = {ncclProfileCeSync, ncclProfileCeBatch, ncclProfileCeSync};
+	void *call = NULL, *part;
+
+	if (!(job.mask & (ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch)))
+		return;
+	e.ceColl.seqNumber = number;
+	e.ceColl.func = "AllGather";
+	e.ceColl.count = 1000 + number;
+	e.ceColl.datatype = "ncclFloat16";
+	e.ceColl.syncStrategy = "UC";
+	e.ceColl.ceSeqNum = (uint32_t)number;
+	start_event(&call, &e);
+	for (int i = 0; call && i < 3; i++) {
+		ncclProfilerEventDescr_v6_t p = {.type = parts[i], .parentObj = call, .rank = job.self};
+
+		part = NULL;
+		if (job.mask & (int)parts[i])
+			start_event(&part, &p);
+		if (part)
+			job.profiler->stopEvent(part);
+	}
+	if (call)
+		job.profiler->stopEvent(call);
 }
 
 static void time_call(int i)
@@ -336,11 +384,13 @@ static void run_rank(int rank)
 	open_library();
 	CHECK_EQ(job.net->init(&job.ctx, COMM, &config, log_line, callback), ncclSuccess);
 	if (job.profiler)
-		CHECK_EQ(job.profiler->init(&job.profile, COMM, &job.mask, "world", job.ranks, job.ranks, rank,
-					    log_line),
+		CHECK_EQ((job.old_profiler ? job.old_profiler->init : job.profiler->init)(
+				 &job.profile, COMM, &job.mask, "world", job.ranks, job.ranks, rank, log_line),
 			 ncclSuccess);
 	for (int c = 0; c < job.channels; c++)
 		connect_channel(c);
+	for (int i = 0; getenv("NCCL_JOB_COPIES") && i < atoi(getenv("NCCL_JOB_COPIES")); i++)
+		all_gather_by_copies((uint64_t)i);
 	for (int i = 0; i < job.collectives; i++) {
 		if (i == job.collectives - 1 && rank == job.odd) {
 			if (job.stops)

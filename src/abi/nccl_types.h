@@ -54,6 +54,7 @@ typedef enum {
 /* Subsystem flags of the logger; NCCL_DEBUG_SUBSYS picks among them, for warnings too. */
 #define NCCL_INIT 0x1ul
 #define NCCL_NET 0x10ul
+#define NCCL_ENV 0x80ul
 #define NCCL_ALL (~0ul)
 
 typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,

@@ -49,7 +49,8 @@ static const struct variable {
 MUTEX_KIND(plugin_tune_mu);
 static struct plugin_tune_mu tune_mu;
 static char logged_text[256] GUARDED_BY(plugin_tune_mu);
-static int owns_channels, unpacks; /* relaxed: written by init, which comes before a tuner's */
+static int owns_channels, unpacks;	     /* relaxed: written by init, which comes before a tuner's */
+static int by_answers, answered[NVARIABLES]; /* relaxed: flags, of which nothing else hangs */
 
 static bool is_ours(const struct variable *v)
 {
@@ -78,6 +79,10 @@ static void set_variable(const struct variable *v)
 
 	if (is_ours(v))
 		return;
+	if (load_relaxed(&by_answers)) {
+		store_relaxed(&answered[v - variables], 1);
+		return;
+	}
 	snprintf(longer, sizeof(longer), "%s%s=%s,", mark ? mark : "", v->name, v->value);
 	if (setenv(v->name, v->value, 0) || setenv(MARK, longer, 1))
 		LOG_WARN(PLUGIN, "no memory to set %s=%s", v->name, v->value);
@@ -114,6 +119,19 @@ out:
 		plugin_say_start(text);
 	memcpy(logged_text, text, sizeof(logged_text));
 	plugin_tune_mu_unlock(&tune_mu);
+}
+
+void plugin_tune_by_answers(bool on)
+{
+	store_relaxed(&by_answers, on);
+}
+
+const char *plugin_tune_answer(const char *name)
+{
+	for (size_t i = 0; i < NVARIABLES; i++)
+		if (load_relaxed(&answered[i]) && strcmp(variables[i].name, name) == 0)
+			return variables[i].value;
+	return NULL;
 }
 
 bool plugin_tune_owns_channels(void)

@@ -16,6 +16,11 @@
  */
 void plugin_tune(int unpack);
 
+/* NCCL asks for its variables (answers.c): from now on plugin_tune() keeps values for plugin_tune_answer() and sets none. */
+void plugin_tune_by_answers(bool on);
+/* What plugin_tune() has decided for this variable, a constant; NULL: nothing. From any thread. */
+const char *plugin_tune_answer(const char *name);
+
 /* Whether a communicator's channels are those that plugin_tune() asked for, and whether NCCL unpacks. */
 bool plugin_tune_owns_channels(void);
 bool plugin_tune_unpacks(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of NCCL's net interface as numbers, from a 64-bit build of NCCL 2.30.7: not from our headers. */
 #include "abi/collnet_v12.h"
+#include "abi/env_v2.h"
 #include "abi/profiler_v6.h"
 #include "abi/tuner_v7.h"
 #include "test.h"
@@ -189,6 +190,17 @@ TEST(check_tuner)
 	CHECK_EQ(offsetof(ncclTuner_v7_t, getChunkSize), 32);
 }
 
+/* From NCCL 2.28.9 and 2.30.7. */
+TEST(check_env)
+{
+	CHECK_EQ(sizeof(ncclEnv_v1_t), 32);
+	CHECK_EQ(offsetof(ncclEnv_v1_t, init), 8);
+	CHECK_EQ(offsetof(ncclEnv_v1_t, getEnv), 24);
+	CHECK_EQ(sizeof(ncclEnv_v2_t), 32);
+	CHECK_EQ(offsetof(ncclEnv_v2_t, finalize), 16);
+	CHECK_EQ(offsetof(ncclEnv_v2_t, getEnv), 24);
+}
+
 TEST(check_constants)
 {
 	CHECK_EQ(ncclSuccess, 0);
@@ -203,6 +215,7 @@ TEST(check_constants)
 	CHECK_EQ(NCCL_LOG_INFO, 3);
 	CHECK_EQ(NCCL_LOG_TRACE, 5);
 	CHECK_EQ(NCCL_NET, 0x10);
+	CHECK_EQ(NCCL_ENV, 0x80);
 	CHECK_EQ(NCCL_NET_HANDLE_MAXSIZE, 128);
 	CHECK_EQ(NCCL_NET_MAX_REQUESTS, 32);
 	CHECK_EQ(NCCL_MAX_NET_SIZE_BYTES, 1099511627776);

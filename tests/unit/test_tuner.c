@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plugin's tuner as NCCL meets it: the library is opened, the network is initialised, and only then NCCL reads its variables
- * and asks the tuner. Each case is a process of its own, because what is set stays set.
+ * and asks the tuner. Each case is a process of its own, because what is set stays set. Where NCCL has opened the library for
+ * its env tables, which it does first, it asks those, and the environment is as the user made it.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "abi/env_v2.h"
 #include "abi/net_v11.h"
 #include "abi/tuner_v7.h"
 #include "test.h"
@@ -24,6 +26,9 @@ static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file
 }
 
 static char path[4096];
+static int env_version; /* NCCL's env interface; 0: it has none, or NCCL_ENV_PLUGIN is not set */
+static const char *(*get_env)(const char *name);
+static ncclResult_t (*end_env)(void);
 
 void tests_begin(void)
 {
@@ -32,6 +37,25 @@ void tests_begin(void)
 	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
 	if (access(path, R_OK) != 0)
 		SKIP("no plugin: set BUILD_DIR to the build folder");
+}
+
+/* With NCCL's first call, for the life of the process. */
+static void open_env(void)
+{
+	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	ncclEnv_v1_t *v1;
+	ncclEnv_v2_t *v2;
+
+	CHECK(lib != NULL);
+	v1 = dlsym(lib, "ncclEnvPlugin_v1");
+	v2 = dlsym(lib, "ncclEnvPlugin_v2");
+	CHECK(v1 && v2 && v1->name && v2->name);
+	CHECK_EQ(env_version == 1 ? v1->init(2, 28, 9, "") : v2->init(2, 30, 7, "", quiet), ncclSuccess);
+	get_env = env_version == 1 ? v1->getEnv : v2->getEnv;
+	end_env = env_version == 1 ? v1->finalize : v2->finalize;
+	CHECK(get_env("NCCL_MIN_NCHANNELS") == getenv("NCCL_MIN_NCHANNELS")); /* no network yet, no wish */
+	CHECK_STR(get_env("GANTRY_IFNAME"), "lo");
+	CHECK(get_env("") == NULL);
 }
 
 static void open_plugin(void)
@@ -140,15 +164,24 @@ static void run_with(const char *settings, void (*body)(void))
 	for (char *one; (one = strsep(&rest, " "));)
 		if (*one)
 			putenv(one);
+	if (env_version)
+		open_env();
 	open_plugin();
 	body();
 	close_plugin();
+	if (env_version)
+		CHECK_EQ(end_env(), ncclSuccess);
 	child_end(0);
 }
 
+/* As NCCL sees it. It keeps what it got. */
 static const char *value_of(const char *name)
 {
-	return getenv(name) ? getenv(name) : "not set";
+	const char *value = env_version ? get_env(name) : getenv(name);
+
+	if (env_version)
+		CHECK(value == get_env(name));
+	return value ? value : "not set";
 }
 
 /* 0 channels: all of them. */
@@ -298,8 +331,25 @@ static void check_opened_again(void)
 	check_choices();
 }
 
-TEST(check_untouched)
+static void check_environment(void)
 {
+	CHECK_STR(value_of("NCCL_MIN_NCHANNELS"), "8");
+	CHECK(!getenv("NCCL_MIN_NCHANNELS") && !getenv("GANTRY_TUNED"));
+}
+
+/* From a process that was tuned by variables: they are there already. */
+static void check_inherited(void)
+{
+	check_choices();
+	CHECK(value_of("NCCL_MIN_NCHANNELS") == getenv("NCCL_MIN_NCHANNELS"));
+	CHECK_STR(getenv("GANTRY_TUNED"), "NCCL_MIN_NCHANNELS=8,");
+}
+
+static void check_untouched(void)
+{
+	if (env_version)
+		run_with("", check_environment);
+	run_with("GANTRY_TUNED=NCCL_MIN_NCHANNELS=8, NCCL_MIN_NCHANNELS=8", check_inherited);
 	run_with("", check_choices);
 	run_with("", check_elsewhere);
 	run_with("", check_opened_again);
@@ -337,7 +387,7 @@ static void check_users_protocol(void)
 	CHECK_EQ(got.proto, NCCL_PROTO_LL);
 }
 
-TEST(check_users_own_settings_win)
+static void check_users_own_settings_win(void)
 {
 	run_with("GANTRY_TUNE=off", check_nothing_set);
 	run_with("NCCL_MIN_NCHANNELS=4", check_users_four);
@@ -378,8 +428,28 @@ static void check_unpack_off(void)
 	CHECK_EQ(got.algo, NCCL_ALGO_PAT);
 }
 
-TEST(check_unpack)
+static void check_unpack(void)
 {
 	run_with("GANTRY_UNPACK=emulated NCCL_NET_GDR_LEVEL=PHB", check_unpack_settings);
 	run_with("GANTRY_UNPACK=emulated GANTRY_TUNE=off NCCL_PAT_ENABLE=1", check_unpack_off);
+}
+
+static void check_all(int env)
+{
+	env_version = env;
+	check_untouched();
+	check_users_own_settings_win();
+	check_unpack();
+}
+
+/* NCCL up to 2.28.3, and any without NCCL_ENV_PLUGIN. */
+TEST(check_by_variables)
+{
+	check_all(0);
+}
+
+TEST(check_by_answers)
+{
+	check_all(1);
+	check_all(2);
 }

@@ -66,6 +66,9 @@ struct gantry_comm_config {
 	 * are given back by the processes that made them. */
 	const struct gantry_unique_id *ids;
 	int nids; /* 0: `id` */
+	/* The network of its connections, as GANTRY_NET names it, which goes before this; NULL: GANTRY_NET_PLUGIN says it.
+	 * Alike on all ranks. */
+	const char *network;
 };
 #define GANTRY_COMM_CONFIG_INIT GANTRY_STRUCT_INIT(struct gantry_comm_config)
 /* Returns when all ranks have joined, however late; fails after GANTRY_CALL_TIMEOUT and names the missing ranks. The
@@ -90,7 +93,7 @@ GANTRY_API gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_ra
 /*
  * ---- the life of a communicator ----
  *
- * config (all of these): transport, channels, name, nonblocking and traffic_class are taken from it; NULL: as in the
+ * config (all of these): transport, channels, name, nonblocking, traffic_class and network are taken from it; NULL: as in the
  * communicator that the new one is made from. All its ranks call these, in the same order, but for shrink.
  */
 /* One new communicator for each color >= 0, its ranks ordered by key, then by their rank here. A negative color takes

@@ -190,7 +190,7 @@ struct card {
 	struct gantry_peer_info info;
 	struct gantry_addr addr; /* at which its process can have a hub */
 	uint64_t settings;
-	uint64_t cpu_set;	/* gantry_cpu_set_id */
+	uint64_t cpu_set;  /* gantry_cpu_set_id */
 	uint32_t step_net; /* comm_coll_step_net */
 	uint32_t mbps;	   /* gantry_transport_net_mbps */
 };
@@ -498,7 +498,7 @@ gantry_result comm_take_config(const struct gantry_comm_config *config, struct g
 	if (!ret_own->channels)
 		ret_own->channels = (int)gantry_params()->channels;
 	TRY_NOW(gantry_transport_load_libs());
-	TRY_NOW(gantry_transport_net_check());
+	TRY_NOW(gantry_transport_net_check(ret_own->network));
 	return gantry_transport_check(ret_own->transport);
 }
 
@@ -546,6 +546,7 @@ void comm_free(struct gantry_comm *comm)
 	free(comm->peers);
 	free(comm->transport);
 	free(comm->life.name);
+	free(comm->life.network);
 	free(comm->life.addrs);
 	free(comm->life.shrinks);
 	free(comm);
@@ -578,7 +579,8 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	comm->life.traffic_class = config->traffic_class;
 	comm->transport = strdup(config->transport);
 	comm->life.name = strdup(config->name ? config->name : "");
-	if (!comm->transport || !comm->life.name)
+	comm->life.network = strdup(config->network ? config->network : "");
+	if (!comm->transport || !comm->life.name || !comm->life.network)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	TRY(comm_cause_make(comm));
 	TRY(comm_coll_make(comm));

@@ -96,6 +96,7 @@ struct comm_life {
 	int nonblocking;   /* calls on it do not wait */
 	int channels;	   /* as asked for; 0: automatic */
 	int traffic_class; /* as config has it */
+	char *network;	   /* its name, as config has it; owned; "" if there is none */
 	uint32_t starting; /* atomic, release: it is being made; what follows it is not there yet */
 	uint32_t running;  /* atomic, release: a thread works for it, or on one that is made from it */
 	uint32_t cancel;   /* atomic: it was aborted; threads that wait for other ranks leave */
@@ -153,8 +154,8 @@ struct gantry_comm {
 	struct gantry_list regs;	/* the caller's thread, as the next two */
 	uint64_t freed_seen;		/* gantry_freed_count when all regs were looked at last */
 	struct gantry_list gins;
-	struct {			/* memory of peers: memory.c */
-		void **mapped;		/* the service thread's */
+	struct {	       /* memory of peers: memory.c */
+		void **mapped; /* the service thread's */
 		size_t nmapped;
 		struct gantry_list retired GUARDED_BY(comm_mu); /* to be unmapped */
 		uint32_t nretired;				/* atomic: of them */

@@ -372,7 +372,8 @@ static gantry_result child_make(struct gantry_comm *parent, const struct gantry_
 					 .channels = parent->life.channels,
 					 .name = parent->life.name,
 					 .nonblocking = parent->life.nonblocking,
-					 .traffic_class = parent->life.traffic_class};
+					 .traffic_class = parent->life.traffic_class,
+					 .network = parent->life.network};
 
 	if (config)
 		TRY_NOW(comm_take_config(config, &own));

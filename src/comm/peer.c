@@ -46,6 +46,7 @@ gantry_result comm_end_begin(struct gantry_comm *comm, struct comm_conn *cc, int
 	c->nchannels = comm->nchannels;
 	c->nranks = comm->nranks;
 	c->traffic_class = comm->life.traffic_class;
+	c->net_name = comm->life.network;
 	c->eventcount = comm->eventcounts ? &comm->eventcounts[channel] : NULL;
 	c->eventcount_handle = comm->eventcounts ? &comm->eventcounts_handle : NULL;
 	c->eventcount_offset = (uint64_t)channel * sizeof(struct gantry_eventcount);

@@ -173,6 +173,7 @@ static gantry_result make_end(struct gantry_comm *comm, int peer, int send, stru
 	c->nchannels = 1;
 	c->nranks = comm->nranks;
 	c->traffic_class = comm->life.traffic_class;
+	c->net_name = comm->life.network;
 	c->eventcount = comm->eventcounts ? &comm->eventcounts[peer % comm->nchannels] : NULL;
 	c->state = send ? &o->states[peer] : NULL;
 	c->proxy_eventcount = comm->device->sleeps ? gantry_proxy_eventcount(comm->proxy) : NULL;

@@ -24,6 +24,7 @@ struct gantry_connector {
 	int channel, nchannels;
 	int nranks;			      /* of the communicator */
 	int traffic_class;		      /* as IP_TOS has it; 0: none */
+	const char *net_name;		      /* of the network, borrowed while it connects; NULL or "": any */
 	int standing;			      /* receives wait for what may never be sent: transport/put.h */
 	struct gantry_eventcount *eventcount; /* what this end's kernels sleep on; NULL: they never sleep */
 	/* struct gantry_ipc_handle of the page that it lies in, with others; NULL if there is none */

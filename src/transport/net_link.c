@@ -19,9 +19,16 @@
 MUTEX_KIND(contexts_mu);
 static struct contexts_mu contexts_mu_one;
 static struct gantry_list contexts GUARDED_BY(contexts_mu) = {&contexts, &contexts};
-/* The network that has started, for the life of the process, and where it is from; NULL: Gantry's own. */
-static struct gantry_net *network GUARDED_BY(contexts_mu);
-static struct gantry_loader *network_loader GUARDED_BY(contexts_mu);
+/* A network that has started, for the life of the process. */
+struct started {
+	struct gantry_list node;
+	struct gantry_net *net;
+	struct gantry_loader *loader; /* NULL: Gantry's own */
+	char plugin[1024];	      /* as GANTRY_NET_PLUGIN's list has it; "none" */
+};
+static struct gantry_list networks GUARDED_BY(contexts_mu) = {&networks, &networks};
+/* That of communicators which name none; NULL: there was none yet. */
+static const struct started *usual GUARDED_BY(contexts_mu);
 
 /* Of n devices of a network: the nearest of those that are half as fast as the fastest at least, of equals the faster,
  * then the first. */
@@ -131,54 +138,90 @@ static bool is_own(const char *network_name)
 	return strcasecmp(network_name, gantry_net_tcp()->name) == 0 || strcasecmp(network_name, "Socket") == 0;
 }
 
-/* plugins: what else there is, as a list that begins with a comma. */
-static gantry_result no_such_network(const char *plugins)
+/* The name that the environment gives, else the communicator's; NULL: none. */
+static const char *wanted_name(const char *comms_own)
 {
-	FAIL_NOW(GANTRY_ERR_CONFIG,
-		 "there is no network named \"%s\" (GANTRY_NET or NCCL_NET); there are: %s, also named Socket%s",
-		 gantry_params()->net_name, gantry_net_tcp()->name, plugins);
+	if (*gantry_params()->net_name)
+		return gantry_params()->net_name;
+	return comms_own && *comms_own ? comms_own : NULL;
 }
 
-gantry_result gantry_transport_net_check(void)
+/* plugins: what else there is, as a list that begins with a comma. */
+static gantry_result no_such_network(const char *wanted, const char *plugins)
+{
+	FAIL_NOW(GANTRY_ERR_CONFIG, "there is no network named \"%s\" (%s); there are: %s, also named Socket%s", wanted,
+		 *gantry_params()->net_name ? "GANTRY_NET or NCCL_NET" : "the communicator's configuration",
+		 gantry_net_tcp()->name, plugins);
+}
+
+gantry_result gantry_transport_net_check(const char *name)
 {
 	const struct gantry_params *p = gantry_params();
+	const char *wanted = wanted_name(name);
 
-	if (!*p->net_name || is_own(p->net_name) || (*p->net_plugin && strcmp(p->net_plugin, "none") != 0))
+	if (!wanted || is_own(wanted) || (*p->net_plugin && strcmp(p->net_plugin, "none") != 0))
 		return GANTRY_OK;
-	return no_such_network(", and no plugin (GANTRY_NET_PLUGIN)");
+	return no_such_network(wanted, ", and no plugin (GANTRY_NET_PLUGIN)");
+}
+
+static const struct started *find_started(const char *plugin) REQUIRES(contexts_mu)
+{
+	ASSERT_HELD(&contexts_mu_one);
+	gantry_list_each_entry (it, &networks, struct started, node)
+		if (strcmp(it->plugin, plugin) == 0)
+			return it;
+	return NULL;
 }
 
 /* The plugin of that name, or Gantry's own network for "none". */
-static gantry_result start_plugin(struct net_context *x, const struct gantry_net_config *config, const char *name)
-	REQUIRES(contexts_mu)
+static gantry_result start_plugin(struct net_context *x, const struct gantry_net_config *config, const char *name,
+				  const struct started **ret_started) REQUIRES(contexts_mu)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_loader *loader = NULL;
+	struct started *s = NULL;
 
 	ASSERT_HELD(&contexts_mu_one);
-	x->net = gantry_net_tcp();
-	if (strcmp(name, "none") != 0) {
-		TRY(gantry_loader_open(name, &loader));
-		TRY(gantry_loader_net(loader, 0, &x->net));
+	*ret_started = find_started(name);
+	if (*ret_started) {
+		x->net = (*ret_started)->net;
+		return context_start(x, config, (*ret_started)->loader);
 	}
-	TRY(context_start(x, config, loader));
-	network = x->net;
-	network_loader = loader;
-	loader = NULL;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a network");
+	snprintf(s->plugin, sizeof(s->plugin), "%s", name);
+	s->net = gantry_net_tcp();
+	if (strcmp(name, "none") != 0) {
+		TRY(gantry_loader_open(name, &s->loader));
+		TRY(gantry_loader_net(s->loader, 0, &s->net));
+	}
+	x->net = s->net;
+	TRY(context_start(x, config, s->loader));
+	gantry_list_append(&networks, &s->node);
+	*ret_started = s;
+	s = NULL;
 out:
-	gantry_loader_close(loader);
+	if (s)
+		gantry_loader_close(s->loader);
+	free(s);
 	return r;
 }
 
 /* Whether the plugin's table has that name; `ret_others` gets its own, or why it has none. */
-static bool is_named(const char *plugin, const char *wanted, char *ret_others, size_t len)
+static bool is_named(const char *plugin, const char *wanted, char *ret_others, size_t len) REQUIRES(contexts_mu)
 {
+	const struct started *s = find_started(plugin);
 	struct gantry_loader *loader = NULL;
 	struct gantry_net *net = NULL;
 	bool found = false;
 
+	ASSERT_HELD(&contexts_mu_one);
 	if (strcmp(plugin, "none") == 0)
 		return false;
+	if (s) {
+		gantry_text_add(ret_others, len, ", %s", s->net->name);
+		return strcasecmp(s->net->name, wanted) == 0;
+	}
 	if (gantry_loader_open(plugin, &loader) == GANTRY_OK && gantry_loader_net(loader, 0, &net) == GANTRY_OK) {
 		found = strcasecmp(net->name, wanted) == 0;
 		gantry_text_add(ret_others, len, ", %s", net->name);
@@ -189,51 +232,57 @@ static bool is_named(const char *plugin, const char *wanted, char *ret_others, s
 	return found;
 }
 
-/* The one that GANTRY_NET names. */
-static gantry_result start_named(struct net_context *x, const struct gantry_net_config *config) REQUIRES(contexts_mu)
+/* The one of that name. */
+static gantry_result start_named(struct net_context *x, const struct gantry_net_config *config, const char *wanted)
+	REQUIRES(contexts_mu)
 {
-	const char *pos = gantry_params()->net_plugin, *wanted = gantry_params()->net_name;
+	const char *pos = gantry_params()->net_plugin;
+	const struct started *s;
 	char name[1024], others[512] = "";
 
 	ASSERT_HELD(&contexts_mu_one);
 	if (is_own(wanted))
-		return start_plugin(x, config, "none");
+		return start_plugin(x, config, "none", &s);
 	while (gantry_next_entry(&pos, name, sizeof(name)))
 		if (is_named(name, wanted, others, sizeof(others)))
-			return start_plugin(x, config, name);
-	return no_such_network(others);
+			return start_plugin(x, config, name, &s);
+	return no_such_network(wanted, others);
 }
 
 /*
- * The first network of GANTRY_NET_PLUGIN's list that starts; what is in force stays for the life of the process. A
- * plugin alone is what the user wants and nothing else: ranks that fell back each for itself would not understand each
+ * The network that is named, else the first one of GANTRY_NET_PLUGIN's list that starts; which one that is stays for the
+ * life of the process. A plugin alone is what the user wants and nothing else: ranks that fell back each for itself would not understand each
  * other, so that is for the user to allow, by "none" at the end.
  */
-static gantry_result start_network(struct net_context *x, const struct gantry_net_config *config) REQUIRES(contexts_mu)
+static gantry_result start_network(struct net_context *x, const struct gantry_net_config *config, const char *named)
+	REQUIRES(contexts_mu)
 {
-	const char *pos = gantry_params()->net_plugin;
+	const char *pos = gantry_params()->net_plugin, *wanted = wanted_name(named);
+	const struct started *s = NULL;
 	char name[1024], next[1024];
 	gantry_result r;
 	int more;
 
 	ASSERT_HELD(&contexts_mu_one);
-	if (network) {
-		x->net = network;
-		return context_start(x, config, network_loader);
+	if (wanted)
+		return start_named(x, config, wanted);
+	if (usual) {
+		x->net = usual->net;
+		return context_start(x, config, usual->loader);
 	}
-	if (*gantry_params()->net_name)
-		return start_named(x, config);
 	if (!gantry_next_entry(&pos, name, sizeof(name)))
-		return start_plugin(x, config, "none");
+		snprintf(name, sizeof(name), "none");
 	do {
 		more = gantry_next_entry(&pos, next, sizeof(next)) != NULL;
-		r = start_plugin(x, config, name);
+		r = start_plugin(x, config, name, &s);
 		if (r == GANTRY_OK || !more)
 			break;
 		LOG_WARN(COMM, "GANTRY_NET_PLUGIN: %s cannot be used (%s); trying %s next", name, gantry_last_error(),
 			 next);
 		memcpy(name, next, sizeof(name));
 	} while (more);
+	if (r == GANTRY_OK)
+		usual = s;
 	return r;
 }
 
@@ -282,7 +331,7 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 	x->comm_id = comm_id;
 	x->standing = c->standing;
 	x->device = device;
-	TRY(start_network(x, &config));
+	TRY(start_network(x, &config, c->net_name));
 	x->unpack = x->net == gantry_net_tcp()
 			    ? gantry_net_tcp_unpack(x->ctx, how, sizeof(how)) != GANTRY_NET_UNPACK_OFF
 			    : x->props.device_type == GANTRY_NET_DEVICE_UNPACK;

@@ -22,8 +22,9 @@ gantry_result gantry_transport_choose_but(const struct gantry_peer_info *me, con
 					  const struct gantry_transport **ret_transport);
 /* ERR_CONFIG unless every name in the list exists: a slip of the pen must not silently leave a transport out. */
 gantry_result gantry_transport_check(const char *wanted);
-/* ERR_CONFIG: GANTRY_NET names a network that there is not. A plugin's name shows when it is loaded. */
-gantry_result gantry_transport_net_check(void);
+/* ERR_CONFIG: GANTRY_NET, or else `name` (NULL: none), names a network that there is not. A plugin's name shows when it is
+ * loaded. */
+gantry_result gantry_transport_net_check(const char *name);
 /* What the net transports of the process have done, since it began; for tests and reports. */
 struct gantry_net_counts {
 	uint64_t pool_pieces;	 /* of pools, for OFFSET steps */

@@ -47,8 +47,8 @@ typedef enum {
 } ncclCommMemStat_t;
 NCCL_ABI_SIZE(ncclCommMemStat_t, 4);
 
-/* As of 2.30; 2.32 adds 24 bytes that mean nothing here. Older ones end before: 24 bytes in 2.14, 40 in 2.17, 48 in
- * 2.18, 72 in 2.27, 80 in 2.28, 88 in 2.29. */
+/* As of 2.32. Older ones end before: 24 bytes in 2.14, 40 in 2.17, 48 in 2.18, 72 in 2.27, 80 in 2.28, 88 in 2.29, 96 in
+ * 2.30, 112 in 2.31. */
 typedef struct {
 	size_t size;
 	unsigned magic, version;
@@ -69,14 +69,21 @@ typedef struct {
 	int numRmaCtx;
 	int maxP2pPeers;
 	int graphStreamOrdering;
+	int launchOrderImplicit;
+	int numRmaSig;
+	int rmaEagerInit;
+	int hostCftMode;
+	int nvlsHostMode;
 } ncclConfig_t;
-NCCL_ABI_SIZE(ncclConfig_t, 96);
+NCCL_ABI_SIZE(ncclConfig_t, 120);
 NCCL_ABI_OFFSET(ncclConfig_t, blocking, 16);
 NCCL_ABI_OFFSET(ncclConfig_t, netName, 32);
 NCCL_ABI_OFFSET(ncclConfig_t, trafficClass, 44);
 NCCL_ABI_OFFSET(ncclConfig_t, commName, 48);
 NCCL_ABI_OFFSET(ncclConfig_t, nvlsCTAs, 68);
 NCCL_ABI_OFFSET(ncclConfig_t, graphStreamOrdering, 92);
+NCCL_ABI_OFFSET(ncclConfig_t, hostCftMode, 108);
+NCCL_ABI_OFFSET(ncclConfig_t, nvlsHostMode, 112);
 
 typedef struct {
 	size_t size;

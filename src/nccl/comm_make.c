@@ -17,56 +17,8 @@
 #include "comm/comm.h"
 #include "nccl/nccl.h"
 
-enum { CHANNELS_MAX = COMM_CHANNELS_MAX, VERSION_WITH_TRAFFIC_CLASS = 22600 };
+enum { CHANNELS_MAX = COMM_CHANNELS_MAX };
 enum { UNTIL_MADE = 2, MAKE_NAP_NS = 200000 }; /* the first: see gantry_comm_config.nonblocking */
-
-/* ---- ncclConfig_t ---- */
-
-static bool set_wrongly(int value, int least, int most)
-{
-	return value != NCCL_CONFIG_UNDEF_INT && (value < least || value > most);
-}
-
-static gantry_result check_config(const ncclConfig_t *c)
-{
-	if (set_wrongly(c->blocking, 0, 1))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: blocking is %d, neither 0 nor 1", c->blocking);
-	if (set_wrongly(c->cgaClusterSize, 0, 8))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: cgaClusterSize is %d, not 0 to 8", c->cgaClusterSize);
-	if (set_wrongly(c->minCTAs, 1, INT_MAX) || set_wrongly(c->maxCTAs, 1, INT_MAX) ||
-	    (c->maxCTAs > 0 && c->minCTAs > c->maxCTAs))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: minCTAs is %d and maxCTAs %d", c->minCTAs, c->maxCTAs);
-	if (set_wrongly(c->splitShare, 0, 1))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t: splitShare is %d, neither 0 nor 1", c->splitShare);
-	return GANTRY_OK;
-}
-
-/* The caller's struct may be shorter or longer than ours: what it lacks is not set, what we do not know is left. */
-static gantry_result read_config(const ncclConfig_t *theirs, ncclConfig_t *ret)
-{
-	const int none = NCCL_CONFIG_UNDEF_INT;
-	size_t size;
-
-	*ret = (ncclConfig_t){.size = sizeof(*ret),
-			      .magic = NCCL_API_MAGIC,
-			      .blocking = none,
-			      .cgaClusterSize = none,
-			      .minCTAs = none,
-			      .maxCTAs = none,
-			      .splitShare = none,
-			      .trafficClass = none};
-	if (!theirs)
-		return GANTRY_OK;
-	if (theirs->magic != NCCL_API_MAGIC)
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t was not initialised with NCCL_CONFIG_INITIALIZER");
-	size = theirs->size;
-	if (size < offsetof(ncclConfig_t, cgaClusterSize))
-		FAIL_NOW(GANTRY_ERR_INVALID, "ncclConfig_t has an unsupported size of %zu bytes", size);
-	memcpy(ret, theirs, size < sizeof(*ret) ? size : sizeof(*ret));
-	if (ret->version < VERSION_WITH_TRAFFIC_CLASS)
-		ret->trafficClass = none;
-	return check_config(ret);
-}
 
 /* Blocks of NCCL's kernels are channels here: a wish beyond what would be taken anyway is followed. */
 static int channels_of(const ncclConfig_t *c, const struct gantry_device *device)
@@ -173,7 +125,7 @@ static bool wants_blocking(const ncclConfig_t *config, const struct ncclComm *pa
 /* A job with what the caller wants of the communicator. parent: the one that it is made from, whose settings hold where
  * there is no config, or NULL. */
 static gantry_result job_new(gantry_result (*make)(struct nccl_job *, struct gantry_comm **), struct ncclComm *parent,
-			     const struct gantry_device *device, ncclComm_t *into, const ncclConfig_t *wanted,
+			     const struct gantry_device *device, ncclComm_t *into, const ncclConfig_t *wanted, int rank,
 			     struct nccl_job **ret)
 {
 	gantry_result r = GANTRY_OK;
@@ -182,7 +134,7 @@ static gantry_result job_new(gantry_result (*make)(struct nccl_job *, struct gan
 
 	if (!job)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	TRY(read_config(wanted, &config));
+	TRY(nccl_config_read(wanted, parent ? parent->comm->rank : rank, &config));
 	job->begin = begin_make;
 	job->run = run_make;
 	job->make = make;
@@ -195,6 +147,7 @@ static gantry_result job_new(gantry_result (*make)(struct nccl_job *, struct gan
 		job->config.channels = parent->comm->life.channels;
 		job->config.name = parent->comm->life.name;
 		job->config.traffic_class = parent->comm->life.traffic_class;
+		job->config.network = parent->comm->life.network;
 	} else {
 		job->config.channels = channels_of(&config, device);
 		if (config.trafficClass >= 0 && config.trafficClass <= 255)
@@ -202,6 +155,12 @@ static gantry_result job_new(gantry_result (*make)(struct nccl_job *, struct gan
 		if (config.commName) {
 			snprintf(job->name, sizeof(job->name), "%s", config.commName);
 			job->config.name = job->name;
+		}
+		if (config.netName) {
+			snprintf(job->network, sizeof(job->network), "%s", config.netName);
+			job->config.network = job->network;
+		} else if (parent) {
+			job->config.network = parent->comm->life.network;
 		}
 	}
 	*ret = job;
@@ -261,7 +220,7 @@ static gantry_result init_comm(const struct init_args *a, ncclComm_t *into)
 	nccl_env_tell(a->rank);
 	if (!device)
 		TRY(nccl_device_here(&device));
-	TRY(job_new(make_init, NULL, device, into, a->config, &job));
+	TRY(job_new(make_init, NULL, device, into, a->config, a->rank, &job));
 	memcpy(&job->config.id, a->ids, sizeof(*a->ids));
 	if (a->nids > 1)
 		TRY(copy_ids(a, job));
@@ -361,7 +320,7 @@ static gantry_result job_from(gantry_result (*make)(struct nccl_job *, struct ga
 	struct nccl_job *job = NULL;
 
 	*into = NULL;
-	TRY(job_new(make, c, c->device, into, config, &job));
+	TRY(job_new(make, c, c->device, into, config, 0, &job));
 	if (member) {
 		TRY(same_device(c, &device));
 		TRY(job_comm(job, device));
@@ -462,7 +421,7 @@ static gantry_result grow_comm(struct ncclComm *c, int nranks, const ncclUniqueI
 		TRY_NOW(nccl_begin());
 		TRY_NOW(nccl_device_here(&device));
 		*into = NULL;
-		if (job_new(make_grow, NULL, device, into, config, &job) != GANTRY_OK) {
+		if (job_new(make_grow, NULL, device, into, config, rank, &job) != GANTRY_OK) {
 			gantry_device_close(device);
 			return GANTRY_ERR_INVALID;
 		}

@@ -97,6 +97,12 @@ gantry_result nccl_device_here(struct gantry_device **ret_device);
 gantry_result nccl_device_numbered(int index, struct gantry_device **ret_device);
 gantry_result nccl_stream_for(struct ncclComm *c, cudaStream_t native, struct gantry_stream **ret_stream);
 
+/* ---- nccl_config.c ---- */
+
+/* The caller's, which may be shorter or longer than ours, or NULL: what it lacks is not set. Names what has no effect once, as a
+ * warning on rank 0. Its texts stay the caller's. */
+gantry_result nccl_config_read(const ncclConfig_t *theirs, int rank, ncclConfig_t *ret);
+
 /* ---- nccl_comm.c ---- */
 
 /* NULL, after a line in the log, if it is no communicator that can be used. */
@@ -133,7 +139,7 @@ struct nccl_job {
 	ncclComm_t *made;	 /* the caller's */
 	struct gantry_comm_config config;
 	struct gantry_unique_id *ids; /* owned */
-	char name[64];
+	char name[64], network[128];
 	int color, key;			 /* split */
 	int *exclude, nexclude, abort;	 /* shrink; owned */
 	int nranks, rank;		 /* grow */

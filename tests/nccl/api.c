@@ -84,6 +84,168 @@ static void case_init(void)
 	OK(nccl.CommRevoke(NULL, 0));
 }
 
+static struct new_config new_config(size_t size, unsigned version)
+{
+	struct new_config c;
+
+	for (int *at = (int *)&c; at < (int *)(&c + 1); at++)
+		*at = INT_MIN;
+	c.old = (struct config)CONFIG_INIT;
+	c.old.size = size;
+	c.old.version = version;
+	return c;
+}
+
+/* A communicator with this configuration works, as an all_reduce. */
+static void expect_config(struct new_config c)
+{
+	comm_t comm = NULL;
+	int one = 1, sum = 0;
+
+	OK(nccl.CommInitRankConfig(&comm, N, next_id(), R, &c.old));
+	OK(nccl.AllReduce(&one, &sum, 1, INT32, SUM, comm, NULL));
+	EQ(sum, N);
+	OK(nccl.CommDestroy(comm));
+}
+
+/* rmaEagerInit would allow signals without any window: it is accepted, and they are not. */
+static void signal_only(void)
+{
+	struct new_config c = new_config(CONFIG_2_31, 23102);
+	comm_t comm = NULL;
+
+	c.rma_eager = 1;
+	OK(nccl.CommInitRankConfig(&comm, N, next_id(), R, &c.old));
+	EQ(nccl.Signal((R + 1) % N, 0, 0, 0, comm, NULL), INVALID_USAGE);
+	OK(nccl.CommDestroy(comm));
+}
+
+static void refuse_config(struct new_config c, const char *member)
+{
+	comm_t comm = NULL;
+
+	EQ(nccl.CommInitRankConfig(&comm, N, next_id(), R, &c.old), INVALID_ARGUMENT);
+	if (!world.threads) /* there is one text for the process */
+		TRUE(strstr(nccl.GetLastError(NULL), member));
+	TRUE(!comm);
+}
+
+/* The configurations of 2.30.7 to 2.32.3, as their initializers leave them and with something set. */
+static void case_config(void)
+{
+	static const struct {
+		size_t size;
+		unsigned version;
+	} known[] = {{96, 23007}, {CONFIG_2_31, 23102}, {CONFIG_2_32, 23203}, {sizeof(struct new_config), 23301}};
+	struct new_config c;
+
+	EQ(sizeof(struct new_config) - sizeof(c.later), CONFIG_2_32);
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+		expect_config(new_config(known[i].size, known[i].version));
+	c = new_config(CONFIG_2_31, 23102);
+	c.old.blocking = 1;
+	c.implicit_order = c.rma_eager = 0;
+	c.rma_signals = 16;
+	c.cft_mode = 3;
+	expect_config(c);
+	signal_only();
+	/* What lies behind the caller's struct, or came after the caller's version, is not looked at. */
+	c.nvls_mode = -5;
+	expect_config(c);
+	c = new_config(CONFIG_2_32, 22809);
+	c.graph_mode = c.stream_ordering = c.implicit_order = c.rma_eager = c.cft_mode = c.nvls_mode = 77;
+	expect_config(c);
+	c = new_config(CONFIG_2_32, 23102);
+	c.nvls_mode = -5;
+	expect_config(c);
+#define REFUSE(member, value, name)                                                                                    \
+	do {                                                                                                           \
+		c = new_config(CONFIG_2_32, 23203);                                                                    \
+		c.member = value;                                                                                      \
+		refuse_config(c, name);                                                                                \
+	} while (0)
+	REFUSE(nvls_mode, -5, "nvlsHostMode");
+	REFUSE(cft_mode, 4, "hostCftMode");
+	REFUSE(cft_mode, 0, "hostCftMode");
+	REFUSE(rma_eager, 2, "rmaEagerInit");
+	REFUSE(rma_signals, -1, "numRmaSig");
+	REFUSE(implicit_order, 2, "launchOrderImplicit");
+	REFUSE(stream_ordering, -1, "graphStreamOrdering");
+	REFUSE(p2p_peers, 0, "maxP2pPeers");
+	REFUSE(rma_contexts, -1, "numRmaCtx");
+	REFUSE(graph_mode, 3, "graphUsageMode");
+	REFUSE(old.collnet, 2, "collnetEnable");
+	REFUSE(old.policy, 4, "CTAPolicy");
+	REFUSE(old.nvls_ctas, 0, "nvlsCTAs");
+	REFUSE(old.channels_per_peer, 65, "nChannelsPerNetPeer");
+	REFUSE(old.sched, 2, "nvlinkCentricSched");
+	REFUSE(old.shrink_share, 2, "shrinkShare");
+	REFUSE(old.cluster, 9, "cgaClusterSize");
+}
+
+/* Asked for in vain, and named in the log. */
+static void case_config_idle(void)
+{
+	struct new_config c = new_config(CONFIG_2_31, 23102);
+
+	c.cft_mode = 1;
+	c.rma_signals = 17;
+	c.old.policy = 2;
+	c.old.split_share = 1;
+	expect_config(c);
+	expect_config(c);
+}
+
+static comm_t comm_over(const char *network)
+{
+	struct config config = CONFIG_INIT;
+	comm_t comm = NULL;
+
+	config.net = network;
+	OK(nccl.CommInitRankConfig(&comm, N, next_id(), R, &config));
+	return comm;
+}
+
+static void ring_over(comm_t comm)
+{
+	int out = 1000 + R, in = -7;
+
+	OK(nccl.GroupStart());
+	OK(nccl.Send(&out, 1, INT32, (R + 1) % N, comm, NULL));
+	OK(nccl.Recv(&in, 1, INT32, (R + N - 1) % N, comm, NULL));
+	OK(nccl.GroupEnd());
+	EQ(in, 1000 + (R + N - 1) % N);
+}
+
+/* Gantry's own network by each of its names, beside a plugin's where there is one; and a communicator made from another. */
+static void case_network(void)
+{
+	const char *plugin = getenv("NCCL_NET_PLUGIN");
+	struct config config = CONFIG_INIT;
+	comm_t own = comm_over("GANTRY"), socket = comm_over("Socket"), other, half = NULL, none = NULL;
+
+	other = comm_over(plugin ? "Simple" : NULL);
+	ring_over(own);
+	ring_over(other);
+	ring_over(socket);
+	OK(nccl.CommSplit(other, 0, R, &half, &config)); /* says nothing, and has the one that it is made from */
+	ring_over(half);
+	OK(nccl.CommDestroy(half));
+	half = NULL;
+	OK(nccl.CommSplit(other, 0, R, &half, NULL));
+	ring_over(half);
+	ring_over(own);
+	OK(nccl.CommDestroy(half));
+	OK(nccl.CommDestroy(other));
+	OK(nccl.CommDestroy(socket));
+	OK(nccl.CommDestroy(own));
+	if (!plugin) {
+		config.net = "IB";
+		EQ(nccl.CommInitRankConfig(&none, N, next_id(), R, &config), INVALID_USAGE);
+		TRUE(world.threads || strstr(nccl.GetLastError(NULL), "\"IB\" (the communicator's configuration)"));
+	}
+}
+
 /* ---- send and receive ---- */
 
 static void case_sendrecv(void)
@@ -821,14 +983,33 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-	{"init", case_init},	 {"sendrecv", case_sendrecv}, {"all_reduce", case_all_reduce},
-	{"sums", case_sums},	 {"rooted", case_rooted},     {"parts", case_parts},
-	{"ops", case_ops},	 {"init_all", case_init_all}, {"split", case_split},
-	{"shrink", case_shrink}, {"ends", case_ends},	      {"forked", case_forked},
-	{"revoke", case_revoke}, {"grow", case_grow},	      {"nonblocking", case_nonblocking},
-	{"wrong", case_wrong},	 {"params", case_params},     {"show", case_show},
-	{"abort", case_abort},	 {"death", case_death},	      {"cuda", case_cuda},
-	{"window", case_window}, {"encrypt", case_encrypt},   {"encrypt_late", case_encrypt_late},
+	{"init", case_init},
+	{"sendrecv", case_sendrecv},
+	{"all_reduce", case_all_reduce},
+	{"sums", case_sums},
+	{"rooted", case_rooted},
+	{"parts", case_parts},
+	{"ops", case_ops},
+	{"init_all", case_init_all},
+	{"config", case_config},
+	{"config_idle", case_config_idle},
+	{"network", case_network},
+	{"split", case_split},
+	{"shrink", case_shrink},
+	{"ends", case_ends},
+	{"forked", case_forked},
+	{"revoke", case_revoke},
+	{"grow", case_grow},
+	{"nonblocking", case_nonblocking},
+	{"wrong", case_wrong},
+	{"params", case_params},
+	{"show", case_show},
+	{"abort", case_abort},
+	{"death", case_death},
+	{"cuda", case_cuda},
+	{"window", case_window},
+	{"encrypt", case_encrypt},
+	{"encrypt_late", case_encrypt_late},
 };
 
 static char **wanted;

@@ -43,6 +43,15 @@ struct config {
 		sizeof(struct config), 0xcafebeef, 22809, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, INT_MIN, INT_MIN,  \
 			NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, INT_MIN, INT_MIN                                     \
 	}
+/* NCCL 2.32's, of 120 bytes, the first 112 of which are 2.31's; and of an NCCL to come. */
+struct new_config {
+	struct config old;
+	int graph_mode, rma_contexts, p2p_peers, stream_ordering;
+	int implicit_order, rma_signals, rma_eager, cft_mode; /* since 2.31 */
+	int nvls_mode, padding;				      /* since 2.32 */
+	char later[32];
+};
+enum { CONFIG_2_31 = 112, CONFIG_2_32 = 120 };
 struct encryption {
 	size_t size;
 	unsigned magic, version;

@@ -12,7 +12,7 @@ no_leaks
 export LD_LIBRARY_PATH=$BUILD_DIR/lib GANTRY_NCCL_DEVICE=host GANTRY_IFNAME=lo
 tested=("$api")
 
-cases="init sendrecv all_reduce rooted parts ops init_all split shrink ends forked revoke grow nonblocking wrong params window"
+cases="init config network sendrecv all_reduce rooted parts ops init_all split shrink ends forked revoke grow nonblocking wrong params window"
 for how in processes threads; do
 	for n in 1 2 3; do
 		expect 0 $how $n $cases
@@ -80,6 +80,15 @@ NCCL_NET=IB refused
 has err 'there is no network named "IB" (GANTRY_NET or NCCL_NET); there are: gantry, also named Socket, and no plugin (GANTRY_NET_PLUGIN)'
 NCCL_NET=IB NCCL_NET_PLUGIN=$BUILD_DIR/fixtures/libnccl-net-device.so GANTRY_TRANSPORT=net refused
 has err 'there is no network named "IB" (GANTRY_NET or NCCL_NET); there are: gantry, also named Socket, simple'
+# By the communicator's configuration: two networks beside each other in a process. The environment goes before it.
+NCCL_NET_PLUGIN=$BUILD_DIR/fixtures/libnccl-net-device.so NCCL_DEBUG=INFO GANTRY_TRANSPORT=net expect 0 processes 2 network
+has err "network simple: device 0"
+has err "network gantry: device 0"
+NCCL_NET=Socket NCCL_NET_PLUGIN=$BUILD_DIR/fixtures/libnccl-net-device.so NCCL_DEBUG=INFO GANTRY_TRANSPORT=net expect 0 processes 2 network
+lacks err "network simple"
+expect 0 processes 3 config_idle
+[ "$(grep -c 'members of ncclConfig_t' "$tmp/err")" = 1 ] || die "not one line about members without effect"
+like err "gantry WARN comm: these members of ncclConfig_t are set but have no effect under Gantry: CTAPolicy=2, numRmaSig=17, hostCftMode=1$"
 NCCL_IB_HCA=mlx5 NCCL_ALGO='^ring' NCCL_BUFFSIZE=1 NCCL_IB_DISABLE=1 expect 0 processes 3 sendrecv init
 [ "$(grep -c 'have no effect under Gantry' "$tmp/err")" = 1 ] || die "not one line about variables without effect"
 like err "gantry WARN comm: these variables are set but have no effect under Gantry: NCCL_BUFFSIZE, NCCL_IB_HCA, NCCL_ALGO$"

@@ -17,10 +17,10 @@
 #include "base/trace.h"
 #include "comm/launches.h"
 #include "comm/report.h"
+#include "device/topology.h"
 #include "gantry/gantry.h"
 #include "inet/loop.h"
 #include "inet/nic.h"
-#include "proxy/topology.h"
 #include "transport/transport.h"
 
 gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)

@@ -26,8 +26,8 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "device/device.h"
+#include "device/topology.h"
 #include "proxy/engine.h"
-#include "proxy/topology.h"
 
 enum {
 	NAP_MIN_NS = 50000,

@@ -10,8 +10,8 @@
 #include "base/mutex.h"
 #include "base/param.h"
 #include "base/text.h"
+#include "device/topology.h"
 #include "net/loader.h"
-#include "proxy/topology.h"
 #include "transport/net_priv.h"
 
 /* ---- contexts ---- */

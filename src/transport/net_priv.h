@@ -23,6 +23,7 @@
 #include "device/device.h"
 #include "device/pinned.h"
 #include "inet/nic.h"
+#include "net/rails.h"
 #include "transport/ends.h"
 
 enum {
@@ -40,12 +41,6 @@ enum {
 	NET_P2P_MIN = 16384,	    /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
 };
 
-/* A NIC of Gantry's own network (net_rails.c). */
-struct net_rail {
-	int dev;
-	struct gantry_addr addr;
-};
-
 MUTEX_KIND(net_globals_mu); /* of registrations that connections share; held while one is made or given back */
 MUTEX_KIND(net_attr_mu);    /* of the hints given last; held while they are given */
 
@@ -61,8 +56,7 @@ struct net_context {
 	const struct gantry_loader *loader; /* of the network, borrowed; NULL: Gantry's own */
 	void *ctx;
 	int dev, listen_dev; /* the best one, and the rails together if there are several */
-	struct net_rail rails[GANTRY_NET_MAX_RAILS];
-	int nrails;
+	struct gantry_rails rails;
 	struct gantry_net_properties props;
 	int gdr;	/* Simple buffers are in the device's own memory */
 	int unpack;	/* ... those of receives, and the network fills pages that a kernel gathers from: k_gather.h */

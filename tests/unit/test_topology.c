@@ -5,7 +5,7 @@
  * one; node 1 has a NIC (81). That file has no comment of its own: hwloc without libxml2 reads none.
  */
 #include "device/device.h"
-#include "proxy/topology.h"
+#include "device/topology.h"
 #include "test.h"
 
 static void read_machine(void)

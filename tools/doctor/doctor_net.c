@@ -11,12 +11,12 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
+#include "device/topology.h"
 #include "doctor/doctor.h"
 #include "inet/nic.h"
 #include "inet/settings.h"
 #include "net/devmem/detect.h"
 #include "net/devmem/session.h"
-#include "proxy/topology.h"
 
 static const struct gantry_nic *find(const struct gantry_nic_list *list, unsigned ifindex)
 {

@@ -4,8 +4,8 @@
  * in (version 2), so that its variables (HWLOC_XMLFILE, HWLOC_SYNTHETIC) describe any machine for tests; else, and for
  * PCI devices that hwloc does not show, from /sys.
  */
-#ifndef GANTRY_PROXY_TOPOLOGY_H
-#define GANTRY_PROXY_TOPOLOGY_H
+#ifndef GANTRY_DEVICE_TOPOLOGY_H
+#define GANTRY_DEVICE_TOPOLOGY_H
 
 #include <sched.h>
 

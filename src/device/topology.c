@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "proxy/topology.h"
+#include "device/topology.h"
 
 #include <limits.h>
 #include <stdio.h>

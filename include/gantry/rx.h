@@ -36,6 +36,12 @@
  * `auto` is unpack where NIC, kernel and device can, else host; gantry_rx_conn_path says which it is and why. Transfers
  * into host memory use the host's way on every path: the network writes to the buffer itself (or scatters to pieces).
  *
+ * NICS. A connection uses all interfaces that are at least half as fast as the fastest and share a subnet with one of the
+ * peer's: those nearest to the device first (behind the same PCIe switch, at the same NUMA node), each with a lane of its
+ * own at least. GANTRY_NET_RAILS limits their number, `nic` and GANTRY_NET_DEVICE name them instead. On path unpack only
+ * those that can do it count, and, as on path emulated, at most GANTRY_UNPACK_NICS of them. If one of several fails, the
+ * connection goes on over the others (GANTRY_RESUME).
+ *
  * MEMORY. Pieces lie in registered memory. All pieces of a batch are host memory, or all are memory of the device. On
  * the host device, what came from gantry_mem_alloc counts as memory of the device. The memory of a send must be
  * complete when gantry_rx_send is called (work of a stream: synchronise it first), and must not change until the op is
@@ -92,7 +98,7 @@ struct gantry_rx_config {
 	size_t struct_size;
 	struct gantry_device *device; /* borrowed until close; NULL: the host device */
 	enum gantry_rx_path path;
-	const char *nic; /* name of the interface, as `gantry doctor` lists it; NULL: the fastest */
+	const char *nic; /* the interfaces, as `gantry doctor` lists them: "eth0", "eth0+eth1"; NULL: see NICS */
 	uint64_t
 		message; /* bytes per message on the wire; 0: GANTRY_RX_MESSAGE. The smaller one of both sides counts */
 	int depth;	 /* messages in flight per connection and direction; 0: GANTRY_RX_DEPTH */

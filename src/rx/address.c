@@ -65,7 +65,7 @@ gantry_result rx_address_own(struct gantry_rx *rx, struct gantry_addr *ret_addr)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_nic_list *list = NULL;
-	size_t first = strcspn(rx->nic, "+"); /* a fused device is named "a+b": the first of them */
+	const char *nearest = rx->rails.rail[0].name;
 	int found = 0, family = inet_wanted_family();
 
 	TRY(gantry_nic_scan(&list));
@@ -73,14 +73,14 @@ gantry_result rx_address_own(struct gantry_rx *rx, struct gantry_addr *ret_addr)
 		for (int k = 0; k < list->nics[i].naddrs && !found; k++) {
 			const struct gantry_addr *a = &list->nics[i].addrs[k];
 
-			found = strncmp(list->nics[i].name, rx->nic, first) == 0 && !list->nics[i].name[first] &&
+			found = strcmp(list->nics[i].name, nearest) == 0 &&
 				(family == AF_UNSPEC || family == a->sa.sa_family);
 			if (found)
 				*ret_addr = *a;
 		}
 	gantry_addr_set_port(ret_addr, 0);
 	if (!found)
-		FAIL(GANTRY_ERR_CONFIG, "interface %s has no address to listen on", rx->nic);
+		FAIL(GANTRY_ERR_CONFIG, "interface %s has no address to listen on", nearest);
 out:
 	gantry_nic_list_free(list);
 	return r;

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/stall.h"
+#include "base/text.h"
 #include "rx/rx.h"
 
 /* Closing: time for the network to take what the peer waits for. And when the peer has closed: time for its earlier
@@ -179,6 +180,7 @@ gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
 	c->rx = rx;
 	c->id = id;
+	c->net_dev = -1;
 	gantry_list_init(&c->node);
 	gantry_list_init(&c->outgoing);
 	gantry_list_init(&c->early);
@@ -239,7 +241,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	TRY_NOW(post_heads(c));
 	gantry_list_append(&rx->conns, &c->node);
 	rx_stages_reserve(rx);
-	LOG_INFO(RX, "connected to %s, path %s", c->peer, c->path);
+	LOG_INFO(RX, "connected to %s, path %s, by %s", c->peer, c->path, COUNT_TEXT(c->nics, "interface"));
 	return GANTRY_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An rx: its parameters, its network device, its path, and its memory. */
+/* An rx: its parameters, its NICs, its path, and its memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,29 +14,35 @@
 #include "net/devmem.h"
 #include "rx/rx.h"
 
-/* The device of the network: by name, else GANTRY_NET_DEVICE, else the fastest. */
-static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
+/* GANTRY_NET_DEVICE: this one alone. */
+static gantry_result take_device(struct gantry_rx *rx, int asked)
 {
 	struct gantry_net_properties p;
-	int n = 0, asked = (int)gantry_params()->net_device, speed = -1;
+	int n = 0;
 	char known[256] = "";
 
 	TRY_NOW(rx->net->ops->devices(rx->net, &n));
-	rx->net_dev = -1;
 	for (int i = 0; i < n; i++) {
 		TRY_NOW(rx->net->ops->get_properties(rx->net, i, &p));
+		if (i == asked)
+			return gantry_rails_named(p.name, &rx->rails);
 		gantry_text_add(known, sizeof(known), "%s%s", i ? ", " : "", p.name);
-		if (name ? strcmp(name, p.name) != 0 : asked >= 0 ? asked != i : p.speed <= speed)
-			continue;
-		rx->net_dev = i;
-		speed = p.speed;
-		snprintf(rx->nic, sizeof(rx->nic), "%s", p.name);
 	}
-	if (rx->net_dev < 0 && name)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "interface %s is not usable; usable: %s", name, known[0] ? known : "none");
-	if (rx->net_dev < 0)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d devices: %s", asked, n,
-			 known);
+	FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d devices: %s", asked, n, known);
+}
+
+/* By name, else GANTRY_NET_DEVICE, else all that are worth it, the nearest to the device first. */
+static gantry_result pick_nics(struct gantry_rx *rx, const char *names)
+{
+	const struct gantry_params *p = gantry_params();
+
+	if (names)
+		return gantry_rails_named(names, &rx->rails);
+	if (p->net_device >= 0)
+		return take_device(rx, (int)p->net_device);
+	TRY_NOW(gantry_rails_find(rx->device, (int)p->net_rails, &rx->rails));
+	if (!rx->rails.n)
+		FAIL_NOW(GANTRY_ERR_CONFIG, "no interface is usable (GANTRY_IFNAME)");
 	return GANTRY_OK;
 }
 
@@ -62,14 +68,49 @@ static gantry_result configure_rx(struct gantry_rx *rx, const struct gantry_rx_c
 	return GANTRY_OK;
 }
 
-/* Which way bytes come to device memory, and why. Here: why devmem TCP cannot be used; "" if it can. */
-static void find_objection(struct gantry_rx *rx, char *why, size_t len)
+/* Which way bytes come to device memory, and why. Here: why devmem TCP cannot be used by this NIC; "" if it can. */
+static void find_objection(struct gantry_rx *rx, const char *nic, char *why, size_t len)
 {
 	why[0] = 0;
 	if (gantry_traits(rx->device)->cpu_reads_memory)
 		snprintf(why, len, "the device is the host, whose memory every NIC can reach");
-	else if (!devmem_kernel_usable(rx->nic, rx->device, why, len) && !why[0])
-		snprintf(why, len, "devmem TCP cannot be used on %s", rx->nic);
+	else if (!devmem_kernel_usable(nic, rx->device, why, len) && !why[0])
+		snprintf(why, len, "devmem TCP cannot be used on %s", nic);
+}
+
+/* Of the NICs those that can: a lane to device memory through any other would fail the connection. If none can, all stay
+ * and the nearest one's reason is kept. */
+static void keep_unpacking(struct gantry_rx *rx, char *why, size_t len)
+{
+	struct gantry_rails able = {0};
+	char other[160];
+
+	find_objection(rx, rx->rails.rail[0].name, why, len);
+	if (!why[0])
+		able.rail[able.n++] = rx->rails.rail[0];
+	for (int i = 1; i < rx->rails.n; i++) {
+		find_objection(rx, rx->rails.rail[i].name, other, sizeof(other));
+		if (!other[0])
+			able.rail[able.n++] = rx->rails.rail[i];
+		else if (able.n)
+			LOG_INFO(RX, "%s is not used: %s", rx->rails.rail[i].name, other);
+	}
+	if (!able.n)
+		return;
+	why[0] = 0;
+	rx->rails = able;
+}
+
+/* Pages of device memory are shared out among this many NICs at most. */
+static void limit_unpacking(struct gantry_rx *rx)
+{
+	int most = (int)gantry_params()->unpack_nics;
+
+	if (rx->path == GANTRY_RX_PATH_HOST || rx->rails.n <= most)
+		return;
+	LOG_INFO(RX, "%s of %d are used to receive into device memory (GANTRY_UNPACK_NICS)",
+		 COUNT_TEXT(most, "interface"), rx->rails.n);
+	rx->rails.n = most;
 }
 
 static gantry_result choose_path(struct gantry_rx *rx, enum gantry_rx_path asked)
@@ -85,7 +126,7 @@ static gantry_result choose_path(struct gantry_rx *rx, enum gantry_rx_path asked
 	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", origin);
 	if (asked != GANTRY_RX_PATH_AUTO && asked != GANTRY_RX_PATH_UNPACK)
 		return GANTRY_OK;
-	find_objection(rx, why, sizeof(why));
+	keep_unpacking(rx, why, sizeof(why));
 	if (asked == GANTRY_RX_PATH_UNPACK && why[0])
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", origin, why);
 	rx->path = why[0] ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_UNPACK;
@@ -207,8 +248,12 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	gantry_pinned_init(&rx->descs, rx->device, descs_size(rx));
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */
 	TRY(inet_secret_key(&rx->key));
-	TRY(pick_nic(rx, config->nic));
+	TRY(pick_nics(rx, config->nic));
 	TRY(choose_path(rx, config->path));
+	limit_unpacking(rx);
+	TRY(gantry_rails_fuse(&rx->rails, &rx->listen_dev));
+	LOG_INFO(RX, "pipeline on %s, the nearest to %s first",
+		 gantry_rails_text(&rx->rails, rx->nics, sizeof(rx->nics)), rx->device->name);
 	rx->stall.after = gantry_stall_after() ? gantry_ticks_of_ns(gantry_stall_after()) : 0;
 	rx_stats_add(rx);
 	*ret_rx = rx;

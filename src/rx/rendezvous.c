@@ -36,6 +36,7 @@
 #include "inet/listen.h"
 #include "inet/settings.h"
 #include "inet/sock.h"
+#include "net/tcp/hello.h"
 #include "rx/rx.h"
 
 /* Meetings of a listener. When there is no room, the oldest goes that has come to nothing in the time that all have: peers
@@ -200,7 +201,7 @@ static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SI
 	struct rx_offer o = {.epoch = rx->epoch, .id = m->id};
 
 	TRY_NOW(rx_conn_create(rx, m->id, &m->conn));
-	TRY_NOW(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
+	TRY_NOW(rx->net->ops->listen(rx->net, m->conn->ctx, rx->listen_dev, o.handle, &m->listen));
 	if (m->dials) {
 		o.to = inet_target_of(&m->to);
 		o.to_epoch = m->to_epoch;
@@ -412,6 +413,22 @@ static void net_failed(struct meeting *m, gantry_result r, const char *why)
 		fail(m, r, "%s", why);
 }
 
+/* The NICs that lead to those of the peer, which are in its handle. On one host the data passes none of them. */
+static gantry_result choose_nics(struct meeting *m)
+{
+	struct gantry_rx_conn *c = m->conn;
+	struct wire_handle h;
+	bool is_here = true;
+
+	TRY_NOW(wire_handle_decode(m->handle, &h));
+	for (int i = 0; i < h.naddrs; i++)
+		is_here &= gantry_addr_is_local(&h.addrs[i]);
+	c->net_dev = m->rx->rails.rail[0].dev;
+	c->nics = 1;
+	return is_here ? GANTRY_OK
+		       : gantry_rails_choose(&m->rx->rails, h.addrs, h.naddrs, false, &c->net_dev, &c->nics);
+}
+
 static void make_net(struct meeting *m) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = m->conn;
@@ -421,8 +438,10 @@ static void make_net(struct meeting *m) REQUIRES(rx_mu)
 
 	if (!c->in.comm)
 		TRY(net->ops->accept(net, m->listen, &c->in.comm, &filled));
+	if (c->net_dev < 0)
+		TRY(choose_nics(m));
 	if (!c->out.comm && (m->dials || c->in.comm))
-		TRY(net->ops->connect(net, c->ctx, m->rx->net_dev, m->handle, &c->out.comm, &none));
+		TRY(net->ops->connect(net, c->ctx, c->net_dev, m->handle, &c->out.comm, &none));
 	if (!c->out.comm || !c->in.comm) {
 		hear_ready(m);
 		return;

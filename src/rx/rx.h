@@ -41,6 +41,7 @@
 #include "inet/nic.h"
 #include "inet/settings.h"
 #include "net/net.h"
+#include "net/rails.h"
 #include "rx/rx_wire.h"
 
 enum {
@@ -180,6 +181,8 @@ struct gantry_rx_conn {
 	struct gantry_list node; /* in rx->conns */
 	struct gantry_rx *rx;	 /* borrowed */
 	void *ctx;		 /* of the network, owned */
+	int net_dev;		 /* of the network: by which it connects to the peer; -1: not known yet */
+	int nics;		 /* how many NICs that are */
 	struct rx_side out, in;
 	struct rx_mr *mrs; /* owned: what the sending side has registered with the network */
 	size_t nmrs;
@@ -221,9 +224,10 @@ struct gantry_rx {
 	struct gantry_net *net;	      /* borrowed: the TCP network */
 	struct inet_key key;	      /* GANTRY_SECRET, or none */
 	struct gantry_device *device; /* owned reference */
-	int net_dev;
-	char nic[64];
-	enum gantry_rx_path path; /* UNPACK, EMULATED or HOST */
+	struct gantry_rails rails;    /* the NICs it uses; constant */
+	int listen_dev;		      /* of the network: all of them together */
+	char nics[128];		      /* their names: "eth0+eth1" */
+	enum gantry_rx_path path;     /* UNPACK, EMULATED or HOST */
 	char path_reason[192];
 	uint64_t epoch, message, stage_limit;
 	uint32_t depth, max_descs;
@@ -296,7 +300,7 @@ void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d);
 gantry_result rx_address_parse(const char *text, int listening, struct gantry_addr *ret_addr);
 /* "host:port#epoch": the epoch, 0 if there is none, and the rest in `room`. */
 gantry_result rx_address_epoch(const char *address, char *room, size_t size, uint64_t *ret_epoch);
-/* The address of the interface that the rx uses. */
+/* An address of the nearest interface that the rx uses. */
 gantry_result rx_address_own(struct gantry_rx *rx, struct gantry_addr *ret_addr);
 
 /* conn.c */

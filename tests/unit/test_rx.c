@@ -303,6 +303,8 @@ static void wrong_configs(void)
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
 	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .nic = "nosuchnic0"};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
+	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .nic = "lo+lo"};
+	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
 	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .path = GANTRY_RX_PATH_UNPACK};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_UNSUPPORTED);
 }

@@ -344,7 +344,7 @@ static void stream(const struct pair_config *c, int device)
 		lanes += r->lane_bytes[i];
 	}
 	CHECK_EQ(lanes, bulk_bytes); /* payload only */
-	CHECK_EQ(l->tx.descriptors.n, 0);
+	CHECK_EQ(l->devmem->descriptors.n, 0);
 	tcp_link_close_tx(l);
 	UNTIL((look(r, 1), r->ends));
 	CHECK_EQ(r->ends, 1);
@@ -600,14 +600,14 @@ static void get_stuck(int nlanes)
 		say_state(stuck.r, t, MESSAGES, 0);
 	}
 	stuck.n = 0;
-	WAIT_WHILE (stuck.n < TAGS * MESSAGES && l->tx.descriptors.n < LINK_DESCRIPTORS) {
+	WAIT_WHILE (stuck.n < TAGS * MESSAGES && l->devmem->descriptors.n < LINK_DESCRIPTORS) {
 		uint32_t t = stuck.n % TAGS;
 
 		CHECK_OK(tcp_link_isend(l, stuck.data + t * 64, 64, (int)t, &stuck.requests[stuck.n]));
 		stuck.n += stuck.requests[stuck.n] != NULL;
 		test_stuck();
 		read_bulk(stuck.r);
-		CHECK(l->tx.descriptors.n <= LINK_DESCRIPTORS);
+		CHECK(l->devmem->descriptors.n <= LINK_DESCRIPTORS);
 	}
 }
 
@@ -647,9 +647,9 @@ TEST(closes_after_headers)
 
 	get_stuck(3);
 	l = stuck.l;
-	CHECK_EQ(l->tx.descriptors.n, LINK_DESCRIPTORS); /* it waits, and no lane pulls beyond it */
+	CHECK_EQ(l->devmem->descriptors.n, LINK_DESCRIPTORS); /* it waits, and no lane pulls beyond it */
 	pair_passes(l, 20);
-	CHECK_EQ(l->tx.descriptors.n, LINK_DESCRIPTORS);
+	CHECK_EQ(l->devmem->descriptors.n, LINK_DESCRIPTORS);
 	CHECK(stuck.n < TAGS * MESSAGES || !gantry_list_empty(&l->tx.bulk));
 	tcp_link_close_tx(l);
 	CHECK(!tcp_control_idle(l));
@@ -664,7 +664,7 @@ TEST(closes_after_headers)
 TEST(goes_on_when_read)
 {
 	get_stuck(2);
-	CHECK_EQ(stuck.l->tx.descriptors.n, LINK_DESCRIPTORS);
+	CHECK_EQ(stuck.l->devmem->descriptors.n, LINK_DESCRIPTORS);
 	UNTIL((drain_small(), !test_stuck() && stuck.whole == stuck.n));
 	receiver_free(stuck.r, stuck.l);
 }

@@ -221,12 +221,12 @@ static bool collect_again(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 
 bool tcp_descriptor_room(const struct tcp_link *l)
 {
-	return l->tx.descriptors.n < LINK_DESCRIPTORS;
+	return l->devmem->descriptors.n < LINK_DESCRIPTORS;
 }
 
 void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f)
 {
-	struct tcp_descriptors *d = &l->tx.descriptors;
+	struct tcp_descriptors *d = &l->devmem->descriptors;
 
 	ASSERT_HELD(&l->mu);
 	ASSERT(d->n < LINK_DESCRIPTORS);
@@ -239,7 +239,7 @@ void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f)
 /* Headers of pieces that travel without: the first of all, because their payload waits for them. */
 static void collect_descriptors(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	struct tcp_descriptors *d = &l->tx.descriptors;
+	struct tcp_descriptors *d = &l->devmem->descriptors;
 	struct tcp_control *c = l->control;
 
 	for (; d->n && c->nframes < DESCRIPTORS_PER_BATCH; d->n--) {
@@ -278,7 +278,7 @@ static void collect_ends(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	if (l->end.tell)
 		collect_error(l);
 	/* The receiver counts on the header of every message that CLOSE says was sent, and on what goes again. */
-	if (l->tx.tell_close && ((!l->tx.descriptors.n && !goes_again(l)) || tcp_link_failed(l))) {
+	if (l->tx.tell_close && ((!l->devmem->descriptors.n && !goes_again(l)) || tcp_link_failed(l))) {
 		l->tx.tell_close = false;
 		add_frame(l, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->tx.bulk_sent}});
 	}

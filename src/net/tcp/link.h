@@ -432,7 +432,6 @@ struct tcp_tx {
 	struct tcp_tags tags;
 	struct gantry_list eager, bulk, unacked;
 	struct tcp_coalesce coalesce;
-	struct tcp_descriptors descriptors;
 	uint64_t next_seq, peer_done;
 	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
 	uint64_t eager_out, peer_received, peer_consumed;
@@ -509,6 +508,7 @@ struct tcp_link_devmem {
 	 * by loop_mu. */
 	struct tcp_stage *staging_left;
 	struct devmem_pool *pool_left;
+	struct tcp_descriptors descriptors GUARDED_BY(link_mu);
 	int warned_plain;				    /* that a flow is not steered; atomic */
 	uint32_t copying_in_n, copying_out_n;		    /* of the lists below; written under link_mu, hints */
 	struct gantry_list copying_in GUARDED_BY(link_mu);  /* receives whose bytes are here and still being copied */

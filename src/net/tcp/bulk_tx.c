@@ -89,20 +89,29 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
  * that has drained counts with what its window and round trip allow. A lane that really is slow keeps a long round
  * trip from when it was full.
  */
-static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
+bool tcp_lane_weigh(const struct tcp_lane *lane, uint64_t *ret_queued, uint64_t *ret_rate)
 {
 	struct tcp_io_info info;
-	uint64_t queued;
 
-	if (!lane->io.ops->unacked(&lane->io, &queued) || !lane->io.ops->info(&lane->io, &info))
-		return;
-	if (!queued && info.delivery_rate && info.rtt_us) {
+	if (!lane->io.ops->unacked(&lane->io, ret_queued) || !lane->io.ops->info(&lane->io, &info))
+		return false;
+	if (!*ret_queued && info.delivery_rate && info.rtt_us) {
 		uint64_t allowed = info.window * 1000000 / info.rtt_us;
 
 		info.delivery_rate = info.delivery_rate > allowed ? info.delivery_rate : allowed;
 	}
+	*ret_rate = info.delivery_rate;
+	return true;
+}
+
+static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
+{
+	uint64_t queued, rate;
+
+	if (!tcp_lane_weigh(lane, &queued, &rate))
+		return;
 	store_relaxed(&lane->tx.queued, queued);
-	store_relaxed(&lane->tx.rate, info.delivery_rate);
+	store_relaxed(&lane->tx.rate, rate);
 }
 
 /* An idle lane's rate is never measured again: now and then it gets a piece all the same, for at most a 64th of the time. */
@@ -115,7 +124,8 @@ static bool is_due(const struct tcp_lane *lane, double piece_s) REQUIRES(lane_tx
  * Would this lane deliver one more piece later than all lanes together deliver everything that waits? Then the piece is
  * better left to the others, unless this is the lane that would be through with it first.
  */
-static bool is_too_slow(const struct tcp_lane *lane, uint64_t chunk) REQUIRES(lane_tx_mu, link_mu)
+static bool is_too_slow(const struct tcp_lane *lane, const struct tcp_send *s, uint64_t chunk)
+	REQUIRES(lane_tx_mu, link_mu)
 {
 	const struct tcp_link *l = lane->link;
 	double mine = ((double)lane->tx.queued + (double)chunk) / (double)lane->tx.rate, rates = 0,
@@ -128,7 +138,7 @@ static bool is_too_slow(const struct tcp_lane *lane, uint64_t chunk) REQUIRES(la
 		const struct tcp_lane_tx *tx = &l->lanes[i].tx;
 		uint64_t rate = load_relaxed(&tx->rate), queued = load_relaxed(&tx->queued);
 
-		if (load_relaxed(&tx->dead))
+		if (load_relaxed(&tx->dead) || !tcp_spread_allows(&l->lanes[i], s))
 			continue;
 		if (!rate)
 			return 0;
@@ -141,17 +151,22 @@ static bool is_too_slow(const struct tcp_lane *lane, uint64_t chunk) REQUIRES(la
 
 /* ---- pieces ---- */
 
-/* The oldest message whose receive is posted, or NULL. */
-static struct tcp_send *find_ready(struct tcp_link *l) REQUIRES(link_mu)
+/* The oldest message that the lane may take and whose receive is posted, or NULL. */
+static struct tcp_send *find_ready(const struct tcp_lane *lane) REQUIRES(link_mu)
 {
+	struct tcp_link *l = lane->link;
+
 	gantry_list_each_entry (s, &l->tx.bulk, struct tcp_send, head.node) {
 		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
 
 		/* The receiver keeps track of this many that may be done before an earlier one. */
 		if (s->seq - l->tx.peer_done >= LINK_DONE_BITS)
 			continue;
-		if (t && (int32_t)(t->credit - s->index) > 0)
-			return s;
+		if (t && (int32_t)(t->credit - s->index) > 0) {
+			if (tcp_spread_allows(lane, s))
+				return s;
+			continue;
+		}
 		if (s->rts_sent)
 			continue;
 		if (!s->blocked)
@@ -259,7 +274,7 @@ static int take_again(struct tcp_lane *lane, const struct tcp_kept *k, struct wi
 	struct tcp_link *l = lane->link;
 	const struct tcp_send *s = k->send;
 
-	if (l->session.rails > 1 && is_too_slow(lane, k->length))
+	if (l->session.rails > 1 && is_too_slow(lane, s, k->length))
 		return -1;
 	*ret_piece = (struct wire_piece){
 		.ack = true,
@@ -280,7 +295,7 @@ static int take_next(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUIR
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
-	struct tcp_send *s = find_ready(l);
+	struct tcp_send *s = find_ready(lane);
 	uint64_t chunk;
 
 	if (!s || l->tx.peer_closed || (l->session.device_tx && !tcp_descriptor_room(l)))
@@ -290,7 +305,7 @@ static int take_next(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUIR
 	chunk = chunk_size(l, s->size);
 	if (chunk > s->size - s->next)
 		chunk = s->size - s->next;
-	if (l->session.rails > 1 && is_too_slow(lane, chunk))
+	if (l->session.rails > 1 && is_too_slow(lane, s, chunk))
 		return -1;
 	*ret_piece = (struct wire_piece){
 		.length = (uint32_t)chunk,

@@ -429,7 +429,9 @@ static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0) {
-			if (!tcp_io_is_later(errno))
+			if (errno == EAGAIN)
+				tcp_spread_blocked(l);
+			else if (!tcp_io_is_later(errno))
 				tcp_lane_lost(lane);
 			return false;
 		}

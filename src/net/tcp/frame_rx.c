@@ -147,6 +147,15 @@ static void mark_done(struct tcp_link *l, uint64_t seq) REQUIRES(link_mu)
 	}
 }
 
+/* A small message that its tag did not keep waiting: more may come on the bulk lanes without an RTS. */
+static void note_small(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu)
+{
+	const struct tcp_tag *t = tcp_tag_of(&l->rx.tags, f->tag);
+
+	if (f->total <= l->session.eager_max && t && t->haste != TCP_HASTE_NONE)
+		store_relaxed(&l->spread->seen, gantry_ticks());
+}
+
 /* The last piece of a bulk message has come. */
 static int end_bulk(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu)
 {
@@ -159,6 +168,7 @@ static int end_bulk(struct tcp_link *l, const struct wire_piece *f) REQUIRES(lin
 	}
 	mark_done(l, f->seq);
 	l->rx.bulk_received++;
+	note_small(l, f);
 	if (f->seq >= l->rx.newest_bulk) {
 		l->rx.newest_bulk = f->seq;
 		l->rx.deep_window = f->deep;

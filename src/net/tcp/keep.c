@@ -554,6 +554,7 @@ void tcp_lane_install(struct tcp_lane *lane, struct tcp_new_socket *s) UNCHECKED
 	store_relaxed(&l->tx.pending, 1);
 	l->resume->resumed++;
 	unlock_lane(lane);
+	tcp_spread_survey(l);
 	store_relaxed(&l->last.heard, gantry_ticks());
 	LOG_INFO(NET, "%s: lane %d is back after %.3g s", l->session.peer, lane->index,
 		 (double)(gantry_now_ns() - r->down_since) / 1e9);

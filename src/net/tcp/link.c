@@ -48,7 +48,9 @@ static struct tcp_link *make_link(int nlanes) UNCHECKED
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
 	l->devmem = calloc(1, sizeof(*l->devmem));
 	l->control = calloc(1, sizeof(*l->control));
-	if (!l->lanes || !l->devmem || !l->control) {
+	l->spread = calloc(1, sizeof(*l->spread));
+	if (!l->lanes || !l->devmem || !l->control || !l->spread) {
+		free(l->spread);
 		free(l->control);
 		free(l->devmem);
 		free(l->lanes);
@@ -124,6 +126,7 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 	free(l->rx.tags.items);
 	free(l->control->orphan);
 	free(l->control);
+	free(l->spread);
 	free(l->tx.coalesce.buffers[0]);
 	free(l->tx.coalesce.buffers[1]);
 	gantry_pool_free(l->sends);

@@ -55,6 +55,7 @@
 #include "net/tcp/hello.h"
 #include "net/tcp/io.h"
 #include "net/tcp/resume.h"
+#include "net/tcp/spread.h"
 #include "net/tcp/vec.h"
 
 enum {
@@ -135,6 +136,7 @@ struct tcp_send {
 	uint64_t sent; /* bytes in the kernel */
 	uint32_t tag, index;
 	bool eager, needs_ack;
+	bool spread;			 /* it is small, and leaves the control lane's NIC alone: spread.h */
 	bool by_reference;		 /* the kernel reads its memory after the call, in whatever piece */
 	bool rts_wanted, rts_sent;	 /* an RTS for this message is to be sent; it was sent */
 	const struct tcp_push_ops *push; /* the only way in which it can go; NULL: as the link does */
@@ -355,9 +357,9 @@ struct tcp_lane_rx {
 	/* Ticks; relaxed. Written under the lock, and for a flow also under link_mu; and by a worker that saw the socket
 	 * empty, which then may put off a look by a pace. */
 	uint64_t next_poll;
-	int eof;	    /* release */
-	uint64_t bytes;	    /* headers included; written under the lock, read relaxed */
-	uint64_t base;	    /* how many of them came by the lane's earlier sockets; the same */
+	int eof;	/* release */
+	uint64_t bytes; /* headers included; written under the lock, read relaxed */
+	uint64_t base;	/* how many of them came by the lane's earlier sockets; the same */
 	/* What is reported to the peer about a bulk lane: bytes that have arrived, and those of them not read. */
 	uint64_t arrived GUARDED_BY(link_mu), unread GUARDED_BY(link_mu);
 	bool tell_arrived GUARDED_BY(link_mu);
@@ -549,6 +551,7 @@ struct tcp_link {
 	struct tcp_ending end GUARDED_BY(link_mu);
 	struct tcp_link_devmem *devmem; /* owned */
 	struct tcp_activity last;
+	struct tcp_spread *spread; /* owned */
 	struct tcp_resume *resume; /* owned; NULL: the session does not outlive its sockets. Constant once it is up */
 	struct control_mu control_mu;
 	struct tcp_control *control POINTS_TO_GUARDED_BY(control_mu); /* owned */
@@ -653,7 +656,12 @@ int tcp_piece_list(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX],
 	REQUIRES(lane_tx_mu);
 void tcp_piece_advance(struct tcp_lane_tx *tx, uint64_t n) REQUIRES(lane_tx_mu);
 extern const struct tcp_push_ops tcp_push_spliced, tcp_push_zerocopy, tcp_push_copied;
+/* spread.c: spread.h. A message to be posted goes so; the lane may take pieces of a message. */
+bool tcp_spread_takes(struct tcp_link *l, struct tcp_send *s, const struct tcp_tag *t) REQUIRES(link_mu);
+bool tcp_spread_allows(const struct tcp_lane *lane, const struct tcp_send *s) REQUIRES(link_mu);
 /* bulk_tx.c */
+/* Bytes that it holds, and how fast it drains (bytes/s, 0: not known). False: the socket does not say. */
+bool tcp_lane_weigh(const struct tcp_lane *lane, uint64_t *ret_queued, uint64_t *ret_rate);
 int tcp_bulk_tx(struct tcp_lane *lane) EXCLUDES(lane_tx_mu, link_mu); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane) REQUIRES(lane_tx_mu);
 void tcp_send_note(struct tcp_link *l, struct tcp_send *s, uint64_t n) REQUIRES(link_mu); /* a piece of it is out */
@@ -730,6 +738,15 @@ static inline bool tcp_counted_done(uint64_t done, uint32_t done_bits, uint64_t 
 static inline bool tcp_send_acked(const struct tcp_link *l, uint64_t seq) REQUIRES(link_mu)
 {
 	return tcp_counted_done(l->tx.peer_done, l->tx.peer_done_bits, seq);
+}
+
+/* Bulk messages may come: receives of such a size are posted, the peer has announced one, or it sends small ones so. */
+static inline bool tcp_bulk_expected(const struct tcp_link *l, uint64_t now)
+{
+	uint64_t seen = load_relaxed(&l->spread->seen);
+
+	return load_relaxed(&l->rx.large_posted) || load_relaxed(&l->rx.bulk_hint) ||
+	       (seen && (int64_t)(now - seen) < (int64_t)(SPREAD_SEEN_PACES * l->session.pace_ticks));
 }
 
 /* link.c: large receives outstanding in this process; atomic, a hint. */

@@ -233,6 +233,10 @@ void tcp_lane_take(struct tcp_link *l, int lane, int fd, struct inet_seals *seal
 		   const struct tcp_context *ctx, const char *device) REQUIRES(loop_mu);
 /* All lanes are connected: hand the directions to the waiting connect and accept. */
 void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
+/* The NIC that has the address; NULL: none of those that the network uses. */
+const struct gantry_nic *tcp_nic_of(const struct gantry_addr *a);
+/* Packets to an address of this machine. */
+bool tcp_passes_no_nic(const struct gantry_addr *to);
 /* The side that has opened it knows that all lanes are there, or the other one that it may send over it too: a frame on lane 0
  * says so. */
 void tcp_link_confirm(struct tcp_link *l) REQUIRES(loop_mu);

@@ -129,6 +129,7 @@ struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size
 	s->head.state = TCP_PENDING;
 	s->data = data;
 	s->vec.n = 0;
+	s->spread = false;
 	s->size = size;
 	s->tag = (uint32_t)tag;
 	s->next = s->sent = 0;
@@ -178,7 +179,9 @@ static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *
 	s->index = t->posted++;
 	if ((t->haste == TCP_HASTE_NONE || s->vec.n) && s->size)
 		s->eager = false;
-	else if (!small)
+	else if (small)
+		s->eager = !tcp_spread_takes(l, s, t);
+	else
 		s->eager = goes_at_once(l, s, t) && !s->push && !s->txmem && !s->block && !tcp_workers_exist();
 	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask, and a
 	 * small one, which the receiver does not expect to be one of them. */
@@ -198,6 +201,8 @@ gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct
 	enum tcp_wake wake = TCP_WAKE_NOBODY;
 	struct tcp_tag *t;
 
+	if (s->eager)
+		tcp_spread_look(l);
 	link_mu_lock(&l->mu);
 	t = tcp_tag_of(&l->tx.tags, s->tag);
 	if (t) {

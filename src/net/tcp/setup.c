@@ -132,25 +132,28 @@ static void take_seals(struct tcp_lane *lane, struct inet_seals *seals)
 	inet_seals_free(seals);
 }
 
-/* Packets to an address of this machine pass no NIC, whatever GANTRY_HOST_ID says of the hosts. */
-static bool passes_no_nic(const struct gantry_addr *to)
+const struct gantry_nic *tcp_nic_of(const struct gantry_addr *a)
 {
 	const struct gantry_nic_list *nics = tcp_network.nics;
 
-	if (gantry_addr_is_loopback(to))
-		return true;
 	for (int i = 0; nics && i < nics->count; i++) /* links of tests may have no network */
 		for (int k = 0; k < nics->nics[i].naddrs; k++)
-			if (gantry_addr_same_host(&nics->nics[i].addrs[k], to))
-				return true;
-	return false;
+			if (gantry_addr_same_host(&nics->nics[i].addrs[k], a))
+				return &nics->nics[i];
+	return NULL;
+}
+
+/* Whatever GANTRY_HOST_ID says of the hosts. */
+bool tcp_passes_no_nic(const struct gantry_addr *to)
+{
+	return gantry_addr_is_loopback(to) || tcp_nic_of(to);
 }
 
 void tcp_lane_tune(struct tcp_lane *lane, int fd, const struct gantry_addr *peer, const char *device)
 {
 	const struct tcp_link *l = lane->link;
 	struct sock_options o = {
-		.same_host = l->session.same_host || passes_no_nic(peer),
+		.same_host = l->session.same_host || tcp_passes_no_nic(peer),
 		.traffic_class = l->session.traffic_class,
 		.timeout_ns = gantry_params()->timeout,
 		.zerocopy = load_relaxed(&l->tx.msg_zerocopy),
@@ -287,7 +290,7 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, co
 	agree_on_resume(l, peer->resume);
 	if (peer->sealed) /* what leaves is not the user's memory */
 		return;
-	near = l->session.same_host || passes_no_nic(peer->addr);
+	near = l->session.same_host || tcp_passes_no_nic(peer->addr);
 	store_relaxed(&l->tx.splice, tcp_io_engine->splice && (p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
 							       (p->zerocopy == PARAM_ZEROCOPY_AUTO && near)));
 	store_relaxed(&l->tx.msg_zerocopy,
@@ -360,6 +363,7 @@ void tcp_link_up(struct tcp_link *l)
 	for (int i = 1; i < l->nlanes; i++)
 		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->session.id, i,
 			  gantry_addr_text(&l->lanes[i].local, local), gantry_addr_text(&l->lanes[i].peer, peer));
+	tcp_spread_survey(l);
 	gantry_trace_link(l->session.id, l->session.peer);
 	gantry_event_put(GANTRY_EV_LINK_UP, l->session.id, (uint64_t)l->nlanes, (uint64_t)l->session.dev);
 	tcp_workers_know(l);

@@ -31,7 +31,11 @@ static void put_limited(struct gantry_metrics *m, uint32_t labels, const struct 
 static void put_lane(struct gantry_metrics *m, uint32_t link, struct tcp_lane *lane)
 {
 	uint32_t labels = gantry_metrics_label_int(m, link, "lane", lane->index);
+	const struct gantry_nic *nic = tcp_nic_of(&lane->local);
 	struct tcp_io_info t;
+
+	if (nic)
+		labels = gantry_metrics_label(m, labels, "nic", nic->name);
 
 	/* What is given to lane 0 is in `bytes` at once, that of others when a piece is over. */
 	gantry_metrics_put(m, GANTRY_METRIC_LANE_SENT, labels,
@@ -71,6 +75,7 @@ static void put_link(struct gantry_metrics *m, struct tcp_link *l) REQUIRES(loop
 	labels = gantry_metrics_label(m, labels, "peer", l->session.peer);
 	put_direction(m, labels, l, 1, sent);
 	put_direction(m, labels, l, 0, received);
+	gantry_metrics_put(m, GANTRY_METRIC_LINK_SPREAD, labels, load_relaxed(&l->spread->messages));
 	gantry_metrics_put(m, GANTRY_METRIC_LINK_CREDIT_WAITS, labels, waits);
 	gantry_metrics_put(m, GANTRY_METRIC_LINK_CREDIT_TIME, labels, ns_of(ticks));
 	for (int i = 0; i < l->nlanes; i++)

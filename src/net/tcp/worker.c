@@ -71,7 +71,7 @@ void tcp_link_progress(struct tcp_link *l)
 {
 	uint64_t now = gantry_ticks();
 	bool sending = load_relaxed(&l->tx.bulk_pending) != 0;
-	bool large = load_relaxed(&l->rx.large_posted) || load_relaxed(&l->rx.bulk_hint);
+	bool large = tcp_bulk_expected(l, now);
 	bool small = load_relaxed(&l->rx.small_posted) || !(sending || large);
 
 	store_relaxed(&l->last.progressed, now);
@@ -132,14 +132,9 @@ static struct {
 	} working[MAX_WORKERS];
 } workers = {.wake_fd = -1, .more_fd = -1};
 
-static int bulk_expected(const struct tcp_link *l)
-{
-	return load_relaxed(&l->rx.large_posted) || load_relaxed(&l->rx.bulk_hint);
-}
-
 static int is_active(const struct tcp_link *l)
 {
-	return !tcp_link_failed(l) && (load_relaxed(&l->tx.bulk_pending) || bulk_expected(l));
+	return !tcp_link_failed(l) && (load_relaxed(&l->tx.bulk_pending) || tcp_bulk_expected(l, gantry_ticks()));
 }
 
 /* Takes link i of the table for this worker, or NULL. */
@@ -236,10 +231,9 @@ static int read_or_ask(struct tcp_lane *lane, uint32_t link, struct asked *asked
 /* 1: bytes moved. */
 static int serve_link(struct tcp_link *l, uint32_t link, int self, struct asked *asked)
 {
-	int sending = load_relaxed(&l->tx.bulk_pending) != 0;
-	int receiving = bulk_expected(l);
-	int moved = 0, lanes = l->nlanes - 1;
 	uint64_t now = gantry_ticks();
+	bool sending = load_relaxed(&l->tx.bulk_pending) != 0, receiving = tcp_bulk_expected(l, now);
+	int moved = 0, lanes = l->nlanes - 1;
 
 	tcp_stage_progress(l);
 	/* What comes on lanes to device memory is announced on the control lane. */

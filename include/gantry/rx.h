@@ -75,6 +75,7 @@
 #include "gantry/api.h"
 #include "gantry/device.h"
 #include "gantry/result.h"
+#include "gantry/types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -172,6 +173,21 @@ GANTRY_API gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struc
 					uint64_t tag, struct gantry_rx_op **ret_op);
 GANTRY_API gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
 					uint64_t tag, struct gantry_rx_op **ret_op);
+
+/*
+ * The same for elements that are stored as another type than they were sent as: float16, bfloat16 and float32 in any
+ * combination (enum gantry_type; other types are ERR_UNSUPPORTED). The sender sends as ever and need not know. To
+ * float32 is exact; to a smaller type rounds to nearest, ties to even, what is too large becomes infinity, subnormals
+ * are kept, and a NaN stays a NaN (which one is not specified). All paths give the same bits.
+ *
+ * pieces: the places of the elements as they are stored, each of whole elements; no alignment is asked for. Bytes of
+ * results and counters are those that were sent. A send that is larger than the receive, counted in elements, or that is
+ * not of whole elements, is ERR_SIZE on both sides. Host memory is written by the CPU, from staging memory, so it is
+ * slower than gantry_rx_recv. The same type twice is gantry_rx_recv.
+ */
+GANTRY_API gantry_result gantry_rx_recv_as(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
+					   uint64_t tag, enum gantry_type sent, enum gantry_type stored,
+					   struct gantry_rx_op **ret_op);
 
 enum gantry_rx_state { GANTRY_RX_PENDING = 0, GANTRY_RX_ARRIVED, GANTRY_RX_DONE };
 

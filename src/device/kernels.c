@@ -4,6 +4,7 @@
 #include "device/k_p2p.h"
 #include "device/k_put.h"
 #include "device/k_unpack.h"
+#include "device/k_unpack_as.h"
 #include "device/work.h"
 
 #define KERNELS_NAME "product"

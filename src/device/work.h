@@ -161,8 +161,9 @@ struct gantry_unpack_args {
 	uint64_t n;	       /* less than 2^31 */
 	char *bounce;
 	char *dst;
-	uint32_t gather;
-	uint32_t reserved; /* 0 */
+	uint32_t gather;   /* k_unpack_as.h: 0 */
+	uint16_t from, to; /* k_unpack_as.h: enum gantry_type, as it arrived and as it is stored */
 };
+#define GANTRY_UNPACK_GOES_ON UINT64_MAX /* k_unpack_as.h: in place of dst_off */
 
 #endif

@@ -90,7 +90,7 @@ void rx_op_settle(struct gantry_rx_op *op)
 }
 
 static gantry_result create_op(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			       int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
+			       const struct rx_as *as, int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
@@ -108,23 +108,27 @@ static gantry_result create_op(struct gantry_rx_conn *c, const struct gantry_rx_
 	op->refs = 2;
 	op->result = GANTRY_AGAIN;
 	gantry_list_init(&op->node);
+	op->as = *as;
 	TRY(rx_batch_init(c->rx, pieces, n, &op->batch));
+	TRY(rx_as_fits(as, &op->batch));
 	op->total = op->batch.bytes;
 	*ret_op = op;
 	op = NULL;
 out:
+	if (op)
+		rx_batch_free(&op->batch);
 	free(op);
 	return r;
 }
 
 static gantry_result post_op(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			     int send, struct gantry_rx_op **ret_op)
+			     const struct rx_as *as, int send, struct gantry_rx_op **ret_op)
 {
 	gantry_result r, posted = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
 
 	rx_mu_lock(&c->rx->mu);
-	r = create_op(c, pieces, n, tag, send, &op);
+	r = create_op(c, pieces, n, tag, as, send, &op);
 	if (r == GANTRY_OK) {
 		*ret_op = op;
 		if (send) {
@@ -144,16 +148,28 @@ static gantry_result post_op(struct gantry_rx_conn *c, const struct gantry_rx_pi
 	return r;
 }
 
+static const struct rx_as as_it_is = {0, 0, 1, 1};
+
 gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	return post_op(conn, pieces, n, tag, 1, ret_op);
+	return post_op(conn, pieces, n, tag, &as_it_is, 1, ret_op);
 }
 
 gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	return post_op(conn, pieces, n, tag, 0, ret_op);
+	return post_op(conn, pieces, n, tag, &as_it_is, 0, ret_op);
+}
+
+gantry_result gantry_rx_recv_as(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
+				uint64_t tag, enum gantry_type sent, enum gantry_type stored,
+				struct gantry_rx_op **ret_op)
+{
+	struct rx_as as;
+
+	TRY_NOW(rx_as_init(sent, stored, &as));
+	return post_op(conn, pieces, n, tag, &as, 0, ret_op);
 }
 
 /* ---- waiting ---- */

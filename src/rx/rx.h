@@ -55,6 +55,7 @@ enum {
 	RX_MESSAGE_MAX = 4 << 20, /* GANTRY_UNPACK_MAX_SLICE */
 	RX_DESCS = 8192,	  /* per launch */
 	RX_VEC_PIECE = 2048,	  /* host memory: pieces from this size on are moved in place */
+	RX_AS_FRAG = 4096,	  /* converting: bytes of a descriptor, which one warp takes; as many as a page has */
 	RX_TEXT = 384,
 };
 enum { RX_TAG_HEAD = 0, RX_TAG_DATA = 1 };
@@ -87,6 +88,13 @@ struct rx_batch {
 
 /* ---- transfers ---- */
 
+/* What a receive's elements were sent as and are stored as, enum gantry_type, and how many bytes one has. The same type
+ * twice: bytes, which nothing looks at, and one byte each. */
+struct rx_as {
+	uint16_t from, to;
+	uint8_t sent, stored;
+};
+
 enum rx_phase { RX_WAITING, RX_OFFERED, RX_GRANTED, RX_LOCAL, RX_OVER };
 
 struct gantry_rx_op {
@@ -98,12 +106,13 @@ struct gantry_rx_op {
 	uint64_t tag;
 	int inlined; /* a send whose bytes travel with its head */
 	struct rx_batch batch;
+	struct rx_as as;
 	/* What the user sees. */
 	enum gantry_rx_state state GUARDED_BY(rx_mu);
 	gantry_result result;
 	uint64_t bytes;
 	char text[RX_TEXT];
-	/* The transfer. */
+	/* The transfer. Bytes and messages are counted as they are sent; the batch has those that are stored. */
 	enum rx_phase phase;
 	uint64_t transfer, total, message, nmessages;
 	uint64_t posted, finished;	/* messages */
@@ -118,6 +127,20 @@ struct gantry_rx_op {
 	int by_peer;		 /* it began the end */
 	uint64_t limit;		 /* ending: messages there will be, once sent and received */
 };
+
+static inline bool rx_converts(const struct gantry_rx_op *op)
+{
+	return op->as.from != op->as.to;
+}
+/* What so many bytes take up in the batch, and the other way round: of whole elements. */
+static inline uint64_t rx_stored(const struct gantry_rx_op *op, uint64_t sent)
+{
+	return sent / op->as.sent * op->as.stored;
+}
+static inline uint64_t rx_sent(const struct gantry_rx_op *op, uint64_t stored)
+{
+	return stored / op->as.stored * op->as.sent;
+}
 
 enum rx_flight_state { RX_FLIGHT_GATHER, RX_FLIGHT_POSTED, RX_FLIGHT_HERE, RX_FLIGHT_DEVICE, RX_FLIGHT_SPENT };
 
@@ -140,7 +163,7 @@ struct rx_flight {
 	/* How far the descriptors of the message have been turned into launches. */
 	uint32_t desc_at, desc_skip;
 	struct rx_cursor walk;
-	uint64_t walk_pos, unpacked;
+	uint64_t walk_pos, unpacked; /* bytes as sent */
 };
 
 /* A head on its way out, bytes behind it. */
@@ -276,7 +299,13 @@ void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes
 /* With the CPU. */
 void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes);
 void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
-/* The pieces of its message in niov and iov. 0: not worth it, and niov is 0. */
+/* recv_as.c */
+gantry_result rx_as_init(enum gantry_type sent, enum gantry_type stored, struct rx_as *ret_as);
+/* Pieces hold whole elements. */
+gantry_result rx_as_fits(const struct rx_as *as, const struct rx_batch *b);
+/* With the CPU: bytes as sent, to where the cursor is in the op's batch. */
+void rx_op_store(const struct gantry_rx_op *op, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
+/* work.c again. The pieces of its message in niov and iov. 0: not worth it, and niov is 0. */
 int rx_flight_list(struct rx_flight *f);
 /* What the device does for a flight. AGAIN: no descriptors are free now, call again. Staged: gather or scatter. */
 gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);

@@ -24,7 +24,8 @@
  *   TAKEN   receiver  all bytes of the transfer are in their place                     -           -
  *   GRANT   receiver  send it as messages of this size. The order of grants is the     -           message bytes
  *                     order of data in tag 1
- *   REJECT  receiver  the receive is smaller: no data                                  receive's   -
+ *   REJECT  receiver  the receive is smaller, or not of whole elements: no data        receive's   bytes of an
+ *                                                                                                  element, or 0
  *   STOP    receiver  no receives are posted for messages from arg on                  -           posted
  *   END     sender    no messages with data are sent from arg on                       -           posted
  *   UP      both      the first head of each side: it has both connections             -           -

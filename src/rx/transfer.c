@@ -214,6 +214,11 @@ static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_hea
 		op->bytes = op->total;
 		rx_count(&c->rx->counters.sent_bytes, op->total);
 		rx_op_done(op, GANTRY_OK, "%s", "");
+	} else if (h->arg) {
+		rx_op_done(op, GANTRY_ERR_SIZE,
+			   "send of %llu bytes matched a receive of elements of %llu bytes (tag %llu, %s)",
+			   (unsigned long long)op->total, (unsigned long long)h->arg, (unsigned long long)op->tag,
+			   c->peer);
 	} else {
 		rx_op_done(op, GANTRY_ERR_SIZE,
 			   "send of %llu bytes matched a receive of only %llu bytes (tag %llu, %s)",
@@ -423,12 +428,27 @@ static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 	return GANTRY_OK;
 }
 
+static gantry_result grant_recv(struct gantry_rx_op *op, const struct rx_head *h) REQUIRES(rx_mu)
+{
+	struct gantry_rx_conn *c = op->conn;
+
+	op->phase = RX_GRANTED;
+	gantry_list_append(&c->in.data, &op->node); /* first, as above */
+	op->message = h->arg < c->rx->message ? h->arg : c->rx->message;
+	op->message -= op->message % op->as.sent; /* no element lies in two messages */
+	if (!op->message)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s offers messages of %llu bytes, too small for elements of %d", c->peer,
+			 (unsigned long long)h->arg, op->as.sent);
+	op->nmessages = (op->total - 1) / op->message + 1;
+	return send_answer(c, RX_GRANT, h->transfer, 0, op->message);
+}
+
 /* A transfer and its receive. The op is in no list. */
 static gantry_result match_recv(struct gantry_rx_op *op, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = op->conn;
 	struct rx_cursor start = {0, 0, 0};
-	uint64_t room = op->batch.bytes;
+	uint64_t room = rx_sent(op, op->batch.bytes);
 
 	ASSERT(op->phase == RX_WAITING && !op->send);
 	op->transfer = h->transfer;
@@ -443,16 +463,18 @@ static gantry_result match_recv(struct gantry_rx_op *op, const struct rx_head *h
 		rx_op_over(op);
 		return send_answer(c, RX_REJECT, h->transfer, room, 0);
 	}
-	if (!(h->flags & RX_INLINE)) {
-		op->phase = RX_GRANTED;
-		op->message = h->arg < c->rx->message ? h->arg : c->rx->message;
-		op->nmessages = (op->total - 1) / op->message + 1;
-		gantry_list_append(&c->in.data, &op->node);
-		return send_answer(c, RX_GRANT, h->transfer, 0, op->message);
+	if (h->bytes % op->as.sent) {
+		rx_op_done(op, GANTRY_ERR_SIZE,
+			   "send of %llu bytes is not a whole number of elements of %d (tag %llu, %s)",
+			   (unsigned long long)h->bytes, op->as.sent, (unsigned long long)h->tag, c->peer);
+		rx_op_over(op);
+		return send_answer(c, RX_REJECT, h->transfer, h->bytes - h->bytes % op->as.sent, op->as.sent);
 	}
+	if (!(h->flags & RX_INLINE))
+		return grant_recv(op, h);
 	if (op->batch.device && op->total)
 		return keep_local(op, data); /* TAKEN when the device has put them in place */
-	rx_batch_scatter(&op->batch, start, data, op->total);
+	rx_op_store(op, start, data, op->total);
 	rx_count(&c->rx->counters.received_bytes, op->total);
 	op->bytes = op->total;
 	rx_op_done(op, GANTRY_OK, "%s", "");
@@ -576,6 +598,7 @@ gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, si
 static gantry_result place_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op, struct rx_flight *f, void **ret_data)
 	REQUIRES(rx_mu)
 {
+	bool in_place = !op->ending && !op->batch.device && !rx_converts(op);
 	uint64_t run = 0;
 	uint8_t *at = rx_batch_run(&op->batch, &op->cursor, f->len, &run);
 
@@ -585,12 +608,12 @@ static gantry_result place_recv(struct gantry_rx_conn *c, struct gantry_rx_op *o
 		f->slot = (int)(c->in.slots % GANTRY_UNPACK_DEPTH);
 		return GANTRY_OK;
 	}
-	if (!op->ending && !op->batch.device && run == f->len) {
+	if (in_place && run == f->len) {
 		*ret_data = f->direct = at;
 		f->touches = 1;
 		return GANTRY_OK;
 	}
-	if (!op->ending && !op->batch.device && c->vec && rx_flight_list(f)) {
+	if (in_place && c->vec && rx_flight_list(f)) {
 		f->touches = 1;
 		return GANTRY_OK;
 	}
@@ -641,7 +664,7 @@ static gantry_result post_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op
 	c->in.slots += f->slot >= 0;
 	op->touching += f->touches;
 	op->posted++;
-	rx_batch_skip(&op->batch, &op->cursor, f->len);
+	rx_batch_skip(&op->batch, &op->cursor, rx_stored(op, f->len));
 	c->in.tail++;
 	return GANTRY_OK;
 }
@@ -668,7 +691,7 @@ static gantry_result take_arrival(struct gantry_rx_conn *c, struct rx_flight *f)
 			 (unsigned long long)f->got, (unsigned long long)f->len);
 	if (!op->batch.device) {
 		if (f->stage)
-			rx_batch_scatter(&op->batch, f->from, f->stage->host, f->len);
+			rx_op_store(op, f->from, f->stage->host, f->len);
 		rx_count(f->stage ? &n->staged_bytes : &n->direct_bytes, f->len);
 		f->state = RX_FLIGHT_SPENT;
 		return GANTRY_OK;

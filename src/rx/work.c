@@ -249,11 +249,15 @@ static gantry_result launch_list(const struct plan *p, struct rx_flight *f, stru
 		.n = l->n,
 		.bounce = (char *)p->bounce,
 		.gather = (uint32_t)p->gather,
+		.from = f->op->as.from,
+		.to = f->op->as.to,
 	};
 	struct gantry_launch launch = {.args = &args, .args_size = sizeof(args)};
 
 	ASSERT(l->n && l->n <= p->rx->max_descs);
 	gantry_unpack_launch_shape(dev, GANTRY_UNPACK_BESIDE, l->n, l->bytes, &launch);
+	if (rx_converts(f->op))
+		launch.kernel = &gantry_kernel_unpack_as;
 	l->descs->next = f->descs;
 	f->descs = l->descs;
 	l->descs = NULL;
@@ -264,32 +268,61 @@ static gantry_result launch_list(const struct plan *p, struct rx_flight *f, stru
 	return dev->ops->launch(dev, p->stream, &launch);
 }
 
+/* Room for n descriptors in one launch. AGAIN: no descriptor buffer is free. */
+static gantry_result have_room(const struct plan *p, struct rx_flight *f, struct list *l, uint32_t n) REQUIRES(rx_mu)
+{
+	if (l->descs && l->n + n > p->rx->max_descs)
+		TRY_NOW(launch_list(p, f, l));
+	if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
+		return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+	return GANTRY_OK;
+}
+
+static void add_desc(struct list *l, uint64_t src_off, uint64_t len, uint64_t place)
+{
+	((struct gantry_unpack_desc *)(void *)l->descs->host)[l->n++] =
+		(struct gantry_unpack_desc){.src_off = (uint32_t)src_off, .len = (uint32_t)len, .dst_off = place};
+	l->bytes += len;
+}
+
+/* The next bytes of the walk, `most` of them as sent. NULL: the batch has no more. */
+static uint8_t *walk_run(const struct rx_flight *f, uint64_t most, uint64_t *ret_stored)
+{
+	uint8_t *at;
+
+	if (rx_converts(f->op) && most > RX_AS_FRAG)
+		most = RX_AS_FRAG;
+	at = rx_batch_run(&f->op->batch, &f->walk, rx_stored(f->op, most), ret_stored);
+	if (!at)
+		gantry_fail(GANTRY_ERR_INTERNAL, LOG_SUBSYS, __FILE__, __LINE__,
+			    "a message exceeds its batch of %llu bytes", (unsigned long long)f->op->batch.bytes);
+	return at;
+}
+
+static void walk_on(struct rx_flight *f, uint64_t stored)
+{
+	f->walk_pos += rx_sent(f->op, stored);
+	rx_batch_skip(&f->op->batch, &f->walk, stored);
+}
+
 /* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as
  * there is room. *ret_len: how far it got. AGAIN: no descriptor buffer is free. */
 static gantry_result cut_pieces(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off,
 				uint64_t len, uint64_t *ret_len) REQUIRES(rx_mu)
 {
-	const struct rx_batch *b = &f->op->batch;
 	uint64_t run = 0;
 
 	*ret_len = 0;
 	while (*ret_len < len) {
 		uint8_t *at;
 
-		if (l->descs && l->n == p->rx->max_descs)
-			TRY_NOW(launch_list(p, f, l));
-		if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
-			return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
-		at = rx_batch_run(b, &f->walk, len - *ret_len, &run);
+		TRY_NOW(have_room(p, f, l, 1));
+		at = walk_run(f, len - *ret_len, &run);
 		if (!at)
-			FAIL_NOW(GANTRY_ERR_INTERNAL, "a message exceeds its batch of %llu bytes",
-				 (unsigned long long)b->bytes);
-		((struct gantry_unpack_desc *)(void *)l->descs->host)[l->n++] = (struct gantry_unpack_desc){
-			.src_off = (uint32_t)(src_off + *ret_len), .len = (uint32_t)run, .dst_off = (uintptr_t)at};
-		l->bytes += run;
-		*ret_len += run;
-		f->walk_pos += run;
-		rx_batch_skip(b, &f->walk, run);
+			return GANTRY_ERR_INTERNAL;
+		add_desc(l, src_off + *ret_len, rx_sent(f->op, run), (uintptr_t)at);
+		*ret_len += rx_sent(f->op, run);
+		walk_on(f, run);
 	}
 	return GANTRY_OK;
 }
@@ -382,7 +415,7 @@ gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f)
 	ASSERT(f->walk_pos <= f->len);
 	TRY_NOW(stream_of(c->rx, stream));
 	p.stream = *stream;
-	if (!f->descs && !f->walk_pos && count_copies(f, COPIES_MAX) <= COPIES_MAX) {
+	if (!rx_converts(f->op) && !f->descs && !f->walk_pos && count_copies(f, COPIES_MAX) <= COPIES_MAX) {
 		TRY_NOW(copy_rows(c->rx->device, f, p.stream, p.gather));
 		return rx_work_seal(c, f);
 	}
@@ -399,8 +432,86 @@ static void seek_walk(struct rx_flight *f, uint64_t pos)
 		f->walk = f->from;
 		f->walk_pos = 0;
 	}
-	rx_batch_skip(&f->op->batch, &f->walk, pos - f->walk_pos);
+	rx_batch_skip(&f->op->batch, &f->walk, rx_stored(f->op, pos - f->walk_pos));
 	f->walk_pos = pos;
+}
+
+/* The network's table for a message. */
+struct table {
+	const struct gantry_unpack_desc *descs;
+	uint32_t n;
+	int slot;
+};
+
+/* The element at `pos` of the message, which begins in descriptor f->desc_at and ends in others: a descriptor for each
+ * part of it, all in one launch. They are looked for from there on: mostly it is the next one. */
+static gantry_result cut_element(const struct plan *p, struct rx_flight *f, struct list *l, const struct table *t,
+				 uint64_t pos) REQUIRES(rx_mu)
+{
+	const uint64_t end = pos + f->op->as.sent;
+	uint64_t place, run = 0, part;
+	uint8_t *at;
+
+	TRY_NOW(have_room(p, f, l, f->op->as.sent));
+	seek_walk(f, pos);
+	at = walk_run(f, f->op->as.sent, &run);
+	if (!at)
+		return GANTRY_ERR_INTERNAL;
+	place = (uintptr_t)at;
+	for (uint32_t tried = 0, k = f->desc_at; pos < end && tried < t->n; tried++, k = (k + 1) % t->n) {
+		const struct gantry_unpack_desc *d = &t->descs[k];
+
+		if (pos < d->dst_off || pos - d->dst_off >= d->len)
+			continue;
+		part = d->dst_off + d->len < end ? d->dst_off + d->len - pos : end - pos;
+		add_desc(l, d->src_off + (pos - d->dst_off), part, place);
+		place = GANTRY_UNPACK_GOES_ON;
+		pos += part;
+		tried = 0;
+	}
+	if (pos < end)
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "slot %d of the table does not describe byte %llu", t->slot,
+			 (unsigned long long)pos);
+	walk_on(f, run);
+	f->unpacked += f->op->as.sent;
+	return GANTRY_OK;
+}
+
+/* Descriptor f->desc_at of the table, `d`, from f->desc_skip on: the elements that begin in it. The bytes before the
+ * first belong to one that begins elsewhere. */
+static gantry_result cut_elements(const struct plan *p, struct rx_flight *f, struct list *l, const struct table *t,
+				  struct gantry_unpack_desc d) REQUIRES(rx_mu)
+{
+	const uint64_t size = f->op->as.sent, end = d.dst_off + d.len, whole = end / size * size;
+	const uint64_t begin = (d.dst_off + size - 1) / size * size;
+	uint64_t got;
+	gantry_result r;
+
+	if (begin >= end)
+		return GANTRY_OK;
+	if (f->desc_skip < whole - begin) {
+		seek_walk(f, begin + f->desc_skip);
+		r = cut_pieces(p, f, l, d.src_off + (begin - d.dst_off) + f->desc_skip, whole - begin - f->desc_skip,
+			       &got);
+		f->desc_skip += (uint32_t)got;
+		f->unpacked += got;
+		if (r != GANTRY_OK)
+			return r;
+	}
+	return whole < end ? cut_element(p, f, l, t, whole) : GANTRY_OK;
+}
+
+static gantry_result cut_bytes(const struct plan *p, struct rx_flight *f, struct list *l, struct gantry_unpack_desc d)
+	REQUIRES(rx_mu)
+{
+	uint64_t got;
+	gantry_result r;
+
+	seek_walk(f, d.dst_off + f->desc_skip);
+	r = cut_pieces(p, f, l, d.src_off + f->desc_skip, d.len - f->desc_skip, &got);
+	f->desc_skip += (uint32_t)got;
+	f->unpacked += got;
+	return r;
 }
 
 gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
@@ -408,7 +519,8 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 	gantry_result r = GANTRY_OK;
 	const struct gantry_unpack_meta *meta = c->unpack->meta;
 	const struct gantry_unpack_desc *descs = meta->mem[f->slot];
-	uint64_t n = load_acquire(&meta->cnt[f->slot]), got, done;
+	uint64_t n = load_acquire(&meta->cnt[f->slot]);
+	struct table t = {descs, (uint32_t)n, f->slot};
 	struct plan p = {c->rx, NULL, c->unpack->bounce_buf, 0};
 	struct list l = {NULL, 0, 0};
 
@@ -425,11 +537,7 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 		if (d.dst_off > f->len || d.len > f->len - d.dst_off)
 			FAIL_NOW(GANTRY_ERR_INTERNAL, "descriptor %u of slot %d is outside its message", f->desc_at,
 				 f->slot);
-		seek_walk(f, d.dst_off + f->desc_skip);
-		done = f->desc_skip;
-		r = cut_pieces(&p, f, &l, d.src_off + done, d.len - done, &got);
-		f->desc_skip += (uint32_t)got;
-		f->unpacked += got;
+		r = rx_converts(f->op) ? cut_elements(&p, f, &l, &t, d) : cut_bytes(&p, f, &l, d);
 		if (r != GANTRY_OK)
 			break;
 	}

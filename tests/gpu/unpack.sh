@@ -38,7 +38,7 @@ if [ "${CHECK:-}" = 1 ]; then
 	sanitize
 	exit $status
 fi
-for t in test_k_unpack test_k_gather test_unpack_ring test_unpack_ring_relay; do step 60 "$tests/$t" cuda; done
+for t in test_k_unpack test_k_unpack_as test_k_gather test_unpack_ring test_unpack_ring_relay; do step 60 "$tests/$t" cuda; done
 step 120 "$tool" perf unpack --device cuda --check-only -e 64M --blocks 1,8,33,all
 [ "${QUICK:-}" = 1 ] || step 200 "$tool" perf unpack --device cuda --json
 exit $status

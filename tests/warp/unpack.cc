@@ -10,6 +10,7 @@
 #include "device/work.h"
 
 #include "device/k_unpack.h"
+#include "device/k_unpack_as.h"
 #include "kernels/k_unpack_reduce.h"
 
 enum { ROOM = 1 << 18, DESCS = 4096, GUARD = 64 };
@@ -255,6 +256,101 @@ static void check_reduce(const struct kind *k, uint32_t blocks, uint32_t lanes)
 	}
 }
 
+/* Elements as bytes anywhere in the pool, cut anywhere; stored at any address. What is right is the same conversion by
+ * itself, which test_k_unpack_as compares with a model. */
+static void as_body(void *arg)
+{
+	k_unpack_as((const gantry_unpack_args *)arg);
+}
+
+static void as_cut(gantry_unpack_args *a, uint32_t sent, uint32_t stored, uint32_t elems, uint32_t most, uint64_t base)
+{
+	uint64_t s = below(48);
+
+	n = 0;
+	for (uint64_t pos = 0; pos < (uint64_t)elems * sent && n < DESCS && s + most + GUARD < ROOM;) {
+		uint64_t len = 1 + below(most), left = sent - pos % sent;
+
+		len = len < (uint64_t)elems * sent - pos ? len : (uint64_t)elems * sent - pos;
+		if (pos % sent || len < left)
+			len = len < left ? len : left;
+		else
+			len -= len % sent;
+		descs[n].src_off = (uint32_t)s;
+		descs[n].len = (uint32_t)len;
+		descs[n].dst_off = pos % sent ? GANTRY_UNPACK_GOES_ON : base + pos / sent * stored;
+		n++;
+		s += len + below(20);
+		pos += len;
+	}
+	for (; n && descs[n - 1].dst_off == GANTRY_UNPACK_GOES_ON; n--) /* the last may be in part only */
+		;
+	n -= n && descs[n - 1].len < sent;
+	a->n = n;
+}
+
+static void check_as(uint16_t from, uint16_t to, uint32_t elems, uint32_t most, uint32_t blocks, uint32_t lanes)
+{
+	const uint32_t sent = dev_type_bytes(from), stored = dev_type_bytes(to);
+	std::vector<char> want(ROOM, 0x5a);
+	gantry_unpack_args a = {};
+	char what[160];
+
+	as_cut(&a, sent, stored, elems, most, below(40));
+	snprintf(what, sizeof(what), "type %u as %u, %llu fragments up to %u, %u blocks of %u lanes", from, to,
+		 (unsigned long long)n, most, blocks, lanes);
+	fill(pool, ROOM);
+	memset(dst, 0x5a, ROOM);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t place = descs[i].dst_off;
+
+		if (place == GANTRY_UNPACK_GOES_ON)
+			continue;
+		for (uint32_t k = 0; k < descs[i].len; k += sent, place += stored) {
+			uint32_t bits = 0;
+			uint64_t d = i, at = k;
+
+			for (uint32_t b = 0; b < sent; b++, at++) {
+				if (at == descs[d].len)
+					d++, at = 0;
+				bits |= (uint32_t)(unsigned char)pool[descs[d].src_off + at] << 8 * b;
+			}
+			bits = dev_of_float(to, dev_as_float(from, bits));
+			memcpy(want.data() + place, &bits, stored);
+		}
+	}
+	warp_areas[0] = {pool, ROOM, warp_areas[0].may_read, NULL};
+	warp_areas[1] = {dst, ROOM, NULL, warp_areas[1].written};
+	allow(&warp_areas[0], 1);
+	memset(warp_areas[1].written, 0, ROOM);
+	a.descs = descs;
+	a.bounce = pool;
+	a.dst = dst;
+	a.from = from;
+	a.to = to;
+	warp_run(blocks, lanes, as_body, &a, what);
+	for (size_t i = 0; i < ROOM; i++)
+		if (dst[i] != want[i]) {
+			fprintf(stderr, "%s: byte %zu is %d, expected %d\n", what, i, dst[i], want[i]);
+			exit(1);
+		}
+}
+
+static void test_as(void)
+{
+	static const uint16_t types[] = {GANTRY_TYPE_FLOAT16, GANTRY_TYPE_BFLOAT16, GANTRY_TYPE_FLOAT32};
+	static const uint32_t mosts[] = {3, 17, 1448, 4096};
+	uint32_t t = 0;
+
+	for (uint16_t from : types)
+		for (uint16_t to : types)
+			for (uint32_t most : mosts)
+				for (uint32_t elems : {1u, 7u, 1000u, 20001u})
+					if (from != to)
+						check_as(from, to, elems, most, teams[t % 4].blocks,
+							 teams[t % 4].lanes < 128 ? teams[t % 4].lanes : 128), t++;
+}
+
 int main(void)
 {
 	uint32_t t = 0;
@@ -267,6 +363,7 @@ int main(void)
 	for (const struct kind &k : kinds)
 		for (int round = 0; round < 4; round++, t++)
 			check_reduce(&k, teams[t % 4].blocks, teams[t % 4].lanes);
-	printf("%d kernels, %zu kinds of lists\n", KERNELS + 1, sizeof(kinds) / sizeof(kinds[0]));
+	test_as();
+	printf("%d kernels, %zu kinds of lists\n", KERNELS + 2, sizeof(kinds) / sizeof(kinds[0]));
 	return 0;
 }

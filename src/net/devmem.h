@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "gantry/result.h"
 #include "net/net.h"
@@ -72,7 +73,13 @@ struct devmem_memory {
 	uint8_t *host;		      /* for the CPU; NULL: it cannot touch it */
 	uint8_t *device_ptr;	      /* for kernels */
 	uint64_t size;		      /* a multiple of the page size */
+	uint32_t page;		      /* bytes of a page, a power of two: a fragment lies in one. 0: the system's */
 };
+
+static inline uint64_t devmem_page(const struct devmem_memory *m)
+{
+	return m->page ? m->page : (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
 struct devmem_binding {
 	const struct devmem_source_ops *ops; /* borrowed, const */
@@ -101,6 +108,7 @@ struct devmem_tx {
 struct devmem_source_ops {
 	enum gantry_net_unpack kind;
 	const char *name;
+	uint32_t page; /* of memory that is made for it: as in devmem_memory */
 	/* nic: name of the interface. The binding ends with unbind, or with the process. */
 	gantry_result (*bind)(const struct devmem_memory *memory, const char *nic, struct devmem_binding **ret_binding);
 	void (*unbind)(struct devmem_binding *b); /* NULL is fine */

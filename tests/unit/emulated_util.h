@@ -178,7 +178,7 @@ static inline void give_all_back(struct devmem_flow *f, const struct got *g)
 static inline void check_got(struct devmem_flow *f, const struct pair *p, const struct got *g, uint64_t from)
 {
 	const struct devmem_memory *m = &f->binding->memory;
-	uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);
+	uint32_t page = (uint32_t)devmem_page(m);
 	uint64_t sum = 0, linear = 0;
 
 	CHECK(g->bytes > 0);

@@ -97,6 +97,9 @@ static void check_memory(void)
 	m = memory;
 	m.device_ptr += 512;
 	CHECK_ERROR(k->bind(&m, "fake0", &b), GANTRY_ERR_INVALID, "whole pages");
+	m = memory;
+	m.page = 2 * (uint32_t)sysconf(_SC_PAGESIZE); /* dma-bufs have the system's */
+	CHECK_ERROR(k->bind(&m, "fake0", &b), GANTRY_ERR_UNSUPPORTED, "bytes were requested; the kernel's have");
 	CHECK_EQ(exports, 0);
 	export_result = GANTRY_ERR_UNSUPPORTED;
 	CHECK_EQ(k->bind(&memory, "fake0", &b), GANTRY_ERR_UNSUPPORTED);

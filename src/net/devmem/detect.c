@@ -44,7 +44,7 @@ static const struct devmem_error table[] = {
 	ERR(BIND_RX, ENODATA, UNSUPPORTED, "the driver ignored the memory: it lacks unreadable netmem",
 	    "a newer kernel, or a driver of docs/devmem.md's list"),
 	ERR(BIND_RX, E2BIG, UNSUPPORTED, "the driver wants receive buffers larger than a page",
-	    "ethtool -G NIC rx-buf-len 4096, or a smaller MTU"),
+	    "ethtool -G NIC rx-buf-len with the page size (getconf PAGESIZE), or a smaller MTU"),
 	ERR(BIND_RX, ENOMEM, NOMEM, "no memory for the mapping of the dma-buf",
 	    "a smaller GANTRY_UNPACK_POOL; BAR1 of the GPU may be too small"),
 	ERR(BIND_RX, DEVMEM_ENOTSUPP, UNSUPPORTED, "GPU and NIC: the exporter does not support this PCI topology",
@@ -322,8 +322,8 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 		say(step, DEVMEM_UNKNOWN, "", "%s; Gantry's NIC setup may fix this", text);
 	else if (e == EOPNOTSUPP)
 		say(step, DEVMEM_NO, known->advice,
-		    "driver %s has no devmem queue support, or CONFIG_NET_DEVMEM is off%s%s", driver, *message ? ": " : "",
-		    message);
+		    "driver %s has no devmem queue support, or CONFIG_NET_DEVMEM is off%s%s", driver,
+		    *message ? ": " : "", message);
 	else if (e == 0)
 		say(step, DEVMEM_UNKNOWN, "", "the kernel bound a file that is not open");
 	else

@@ -14,7 +14,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
@@ -114,7 +113,7 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 			  .left = msg->msg_controllen,
 			  .binding = b,
 			  .iov_bytes = iov_bytes,
-			  .page = (uint64_t)sysconf(_SC_PAGESIZE),
+			  .page = devmem_page(&b->memory),
 			  .list = ret_list};
 	struct cmsghdr header;
 	const uint8_t *data;

@@ -70,6 +70,9 @@ static gantry_result export_memory(const struct devmem_memory *memory, int *ret_
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), offset = 0;
 	int fd = -1;
 
+	if (devmem_page(memory) != page)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem: pages of %llu bytes were requested; the kernel's have %llu",
+		     (unsigned long long)devmem_page(memory), (unsigned long long)page);
 	if (!memory->device || !memory->device_ptr || !memory->size || memory->size % page ||
 	    (uintptr_t)memory->device_ptr % page)
 		FAIL(GANTRY_ERR_INVALID, "devmem: %llu bytes at %p are not whole pages of %llu bytes",

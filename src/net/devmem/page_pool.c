@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
@@ -105,13 +104,14 @@ static gantry_result make_pool(struct gantry_device *dev, const struct devmem_so
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_params *params = gantry_params();
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t page = devmem_page(&(struct devmem_memory){.page = source->page});
 	uint64_t landing = round_up(params->unpack_landing, page > DEVMEM_LANDING_PAGE ? page : DEVMEM_LANDING_PAGE);
 	struct devmem_pool *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a page pool");
 	p->source = source;
+	p->memory.page = source->page;
 	p->part_size = round_up(params->unpack_pool, page);
 	p->landing_base = p->part_size * (uint64_t)params->unpack_nics;
 	p->memory.size = p->landing_base + landing;
@@ -149,7 +149,7 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 	gantry_list_each_entry (e, &pools, struct devmem_pool, link)
 		if (e->device == dev)
 			p = e;
-	if (p && p->source != source)
+	if (p && p->source->kind != source->kind)
 		FAIL(GANTRY_ERR_CONFIG,
 		     "%s already has a page pool for the %s source, so it cannot have one for the %s source", dev->name,
 		     p->source->name, source->name);

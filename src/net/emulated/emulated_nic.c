@@ -376,7 +376,7 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 	b->pub.ops = &emulated_ops;
 	b->pub.memory = *memory;
 	snprintf(b->nic, sizeof(b->nic), "%s", nic ? nic : "?");
-	b->page_size = (uint32_t)sysconf(_SC_PAGESIZE);
+	b->page_size = (uint32_t)devmem_page(memory);
 	binding_params(b);
 	TRY(binding_check(b, memory));
 	b->npages = (uint32_t)(memory->size / b->page_size);

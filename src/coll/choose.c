@@ -175,6 +175,11 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 	ret_model->limits = *limits;
 	memcpy(ret_model->cost[0], costs[limits->local], sizeof(ret_model->cost[0]));
 	memcpy(ret_model->cost[1], costs[limits->remote], sizeof(ret_model->cost[1]));
+	for (int proto = 0; proto < GANTRY_PROTOS; proto++) {
+		ret_model->cost[1][proto].hop += limits->latency;
+		if (limits->local == limits->remote)
+			ret_model->cost[0][proto].hop += limits->latency;
+	}
 	ret_model->begin = on_gpu(limits) ? BEGIN_GPU : BEGIN_CPU;
 }
 

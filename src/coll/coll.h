@@ -193,8 +193,9 @@ struct coll_limits {
 	uint32_t crowd;			    /* ranks per core where they are most, in parts of COLL_CROWD */
 	uint32_t cores;			    /* of a rank where they are fewest; 0: not known */
 	uint32_t nics;			    /* ps per byte by the NICs of a host, the slowest of all; 0: not known */
-	bool network;			    /* by reducers wherever they can, whatever GANTRY_ALGO says */
-	bool reducers;			    /* which are other machines: hosts do not reduce for each other */
+	uint32_t latency; /* ns that a plugin says its network takes, the slowest of all; 0: not known */
+	bool network;	  /* by reducers wherever they can, whatever GANTRY_ALGO says */
+	bool reducers;	  /* which are other machines: hosts do not reduce for each other */
 };
 
 /* What the plan of an algorithm makes a rank do; in parts of the buffer. */

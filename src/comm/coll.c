@@ -48,6 +48,7 @@ void comm_coll_free(struct gantry_comm *comm)
 	gantry_list_each_entry_safe (op, &c->ops, struct comm_op, node)
 		free(op);
 	d->ops->free(d, c->word);
+	gantry_transport_net_close(c->network);
 	free((void *)(uintptr_t)c->topo.host);
 	free(c->order);
 	free(c);

@@ -109,6 +109,12 @@ static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
 	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : comm_reach(comm) ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
 }
 
+static bool takes_network(const struct gantry_comm *comm, const struct coll_limits *l)
+{
+	return comm->nranks > 1 && (strstr(comm->transport, "auto") || strstr(comm->transport, "net")) &&
+	       (comm->coll->topo.nhosts > 1 || l->local == l->remote);
+}
+
 gantry_result comm_coll_init(struct gantry_comm *comm)
 {
 	struct comm_coll *c = comm->coll;
@@ -133,6 +139,9 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	find_links(comm, l);
 	l->crowd = c->crowd;
 	l->cores = c->cores;
+	if (c->foreign && takes_network(comm, l))
+		TRY_NOW(comm_nics_init(comm));
+	l->latency = c->latency;
 	l->nics = c->mbps ? 8000000 / c->mbps : 0;
 	l->network = c->collnet;
 	l->reducers = *gantry_params()->reducers != 0;

@@ -193,6 +193,7 @@ struct card {
 	uint64_t cpu_set;  /* gantry_cpu_set_id */
 	uint32_t step_net; /* comm_coll_step_net */
 	uint32_t mbps;	   /* gantry_transport_net_mbps */
+	uint32_t foreign;  /* GANTRY_NET_PLUGIN is set */
 };
 
 struct settings {
@@ -399,6 +400,7 @@ static gantry_result take_cards(struct gantry_comm *comm, const struct card *min
 			comm->coll->step_net = all[i].step_net;
 		if (all[i].mbps && (!comm->coll->mbps || all[i].mbps < comm->coll->mbps))
 			comm->coll->mbps = all[i].mbps;
+		comm->coll->foreign |= all[i].foreign != 0;
 		/* First: another version may have other parameters. */
 		if (strcmp(mine->info.version, all[i].info.version))
 			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, but rank %d runs %s", i,
@@ -423,6 +425,7 @@ static gantry_result agree_on_cards(struct gantry_comm *comm)
 	mine.step_net = comm_coll_step_net(comm);
 	mine.cpu_set = gantry_cpu_set_id(&mine.info.cpus);
 	mine.mbps = gantry_transport_net_mbps();
+	mine.foreign = *gantry_params()->net_plugin != 0;
 	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, comm->life.channels, &settings, names));
 	mine.settings = hash_settings(&settings);

@@ -58,6 +58,9 @@ struct comm_coll {
 	uint32_t step_net;		    /* bytes of a step that the networks of all ranks hold */
 	uint32_t crowd, cores;		    /* as in struct coll_limits */
 	uint32_t mbps;			    /* of a host's NICs, where they are slowest; 0: not known */
+	bool foreign;			    /* some rank has GANTRY_NET_PLUGIN */
+	struct net_context *network;	    /* then: kept as long as the communicator. comm_nics.c */
+	uint32_t latency;		    /* ns, of that; 0: not known */
 	int collnet;			    /* the transport of that name is asked for */
 	uint64_t takes;			    /* comm_collnet.c: types and operations that the network has */
 	int warned;			    /* the same: the log says that a type or operation is missing */
@@ -104,6 +107,8 @@ size_t comm_coll_needs(struct gantry_comm *comm, const struct comm_collective *c
 bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op);
 gantry_result comm_coll_enqueue(struct gantry_comm *comm, const struct comm_collective *coll,
 				struct gantry_stream *stream);
+/* comm_nics.c: starts a plugin's network, and fills in mbps and latency by what it reports. All ranks together. */
+gantry_result comm_nics_init(struct gantry_comm *comm);
 struct comm_work;
 /* small.c: whether a call with this one share is done by the thread that runs the stream; then launches that. */
 int comm_small_takes(struct gantry_comm *comm, struct comm_plan *plan, const struct comm_work *w);

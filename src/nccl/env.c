@@ -91,6 +91,12 @@ static const char *to_algo(size_t param, const char *value, char *buf)
 	return to_word(param, value, buf);
 }
 
+/* PATH_* of NCCL: what is closer than a port merges nothing. */
+static const char *to_merge(size_t param, const char *value, char *buf)
+{
+	return strcasecmp(value, "LOC") == 0 ? strcpy(buf, "off") : to_word(param, value, buf);
+}
+
 static const char *to_on(size_t param, const char *value, char *buf)
 {
 	(void)param;
@@ -196,6 +202,8 @@ static const struct {
 	{"NCCL_NET_PLUGIN", "GANTRY_NET_PLUGIN", to_plugin},
 	{"NCCL_NET", "GANTRY_NET", to_same},
 	{"NCCL_NET_GDR_LEVEL", "GANTRY_NET_GDR", to_no_gdr},
+	{"NCCL_NET_MERGE_LEVEL", "GANTRY_NET_MERGE", to_merge},
+	{"NCCL_NET_FORCE_MERGE", "GANTRY_NET_FORCE_MERGE", to_same},
 	{"NCCL_HOSTID", "GANTRY_HOST_ID", to_same},
 	{"NCCL_IGNORE_CPU_AFFINITY", "GANTRY_PROXY_PIN", to_off},
 };

@@ -131,7 +131,8 @@ gantry_result gantry_collnet_listen(struct gantry_connector *send, struct gantry
 	out->net = in->net = n;
 	TRY_NOW(net_context_get(send, &n->context));
 	if (n->context->loader) {
-		TRY_NOW(gantry_collnet_plugin_open(n->context->loader, 0, send->comm_id, n->context->dev, &n->plugin));
+		TRY_NOW(gantry_collnet_plugin_open(n->context->loader, 0, send->comm_id, n->context->nearest,
+						   &n->plugin));
 		return gantry_collnet_plugin_listen(n->plugin, ret_handle);
 	}
 	return gantry_net_tcp()->ops->listen(gantry_net_tcp(), n->context->ctx, n->context->dev, ret_handle,

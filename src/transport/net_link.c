@@ -30,31 +30,6 @@ static struct gantry_list networks GUARDED_BY(contexts_mu) = {&networks, &networ
 /* That of communicators which name none; NULL: there was none yet. */
 static const struct started *usual GUARDED_BY(contexts_mu);
 
-/* Of n devices of a network: the nearest of those that are half as fast as the fastest at least, of equals the faster,
- * then the first. */
-static gantry_result nearest_device(const struct net_context *x, int n, int *ret_dev)
-{
-	enum gantry_distance nearest = GANTRY_NEAR_NOT, d;
-	struct gantry_net_properties p;
-	int fastest = 0, speed = 0, best = -1;
-
-	for (int i = 0; i < n; i++) {
-		TRY_NOW(x->net->ops->get_properties(x->net, i, &p));
-		fastest = p.speed > fastest ? p.speed : fastest;
-	}
-	for (int i = 0; i < n; i++) {
-		TRY_NOW(x->net->ops->get_properties(x->net, i, &p));
-		d = gantry_topology_distance(x->device, p.pci_path);
-		if (p.speed < fastest / 2 || (best >= 0 && (d > nearest || (d == nearest && p.speed <= speed))))
-			continue;
-		best = i;
-		nearest = d;
-		speed = p.speed;
-	}
-	*ret_dev = best;
-	return GANTRY_OK;
-}
-
 /* The device of the network: as asked, else the nearest. */
 static gantry_result pick_device(struct net_context *x)
 {
@@ -69,7 +44,7 @@ static gantry_result pick_device(struct net_context *x)
 			 net->name, COUNT_TEXT(n, "device"));
 	x->dev = asked;
 	if (asked < 0)
-		TRY_NOW(nearest_device(x, n, &x->dev));
+		TRY_NOW(net_nics_nearest(x, n, &x->dev));
 	TRY_NOW(net->ops->get_properties(net, x->dev, &x->props));
 	LOG_INFO(COMM, "network %s: device %d (%s), %s, seen from %s", net->name, x->dev,
 		 x->props.name ? x->props.name : "",
@@ -122,7 +97,9 @@ static gantry_result context_start(struct net_context *x, const struct gantry_ne
 	TRY_NOW(x->net->ops->init(x->net, x->comm_id, config, &x->ctx));
 	x->loader = loader;
 	r = pick_device(x);
-	x->listen_dev = x->dev;
+	x->listen_dev = x->nearest = x->dev;
+	if (r == GANTRY_OK)
+		r = net_nics_merge(x);
 	if (r == GANTRY_OK)
 		r = net_rails_find(x);
 	if (r == GANTRY_OK)

@@ -6,7 +6,7 @@
  *   link     one network connection per peer and direction, shared by the channels on Gantry's own network, whose tags
  *            are independent of each other; between GPUs and elsewhere each channel has one (net_link.c). Registered user
  *            memory (net_mr.c)
- *   rails    the NICs that a context uses (net_rails.c)
+ *   rails    the NICs that a context uses (net_rails.c), of a plugin merged into one device (net_nics.c)
  *   pool     where OFFSET steps live, of all channels and peers (net_pool.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
  *   hints    for a plugin that takes them (net_attr.c)
@@ -55,7 +55,9 @@ struct net_context {
 	struct gantry_net *net;		    /* borrowed */
 	const struct gantry_loader *loader; /* of the network, borrowed; NULL: Gantry's own */
 	void *ctx;
-	int dev, listen_dev; /* the best one, and the rails together if there are several */
+	int dev, listen_dev;		  /* the best one, and the rails together if there are several */
+	int nearest;			  /* dev before NICs of a plugin were merged */
+	struct gantry_net_vdevice merged; /* into dev; ndevs 0: none */
 	struct gantry_rails rails;
 	struct gantry_net_properties props;
 	int gdr;	/* Simple buffers are in the device's own memory */
@@ -177,6 +179,10 @@ struct net_info {
 	struct net_rail_info rails[GANTRY_NET_MAX_RAILS];
 };
 
+/* Of a plugin's n devices the nearest one. */
+gantry_result net_nics_nearest(const struct net_context *x, int n, int *ret_dev);
+/* Merges a plugin's NICs, if there are several to merge and it can: then they are the context's device. */
+gantry_result net_nics_merge(struct net_context *x);
 /* The context's rails, if there are several worth using, and with them its devices and properties. */
 gantry_result net_rails_find(struct net_context *x);
 void net_rails_describe(const struct net_context *x, struct net_info *info);

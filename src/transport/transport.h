@@ -43,6 +43,22 @@ void gantry_transport_net_memory(const struct gantry_device *device, int nranks,
 				 struct gantry_net_memory *ret);
 /* Mbit/s of the NICs that Gantry's own network uses on this host; 0: not known, as of virtual ones. */
 uint32_t gantry_transport_net_mbps(void);
+/* NICs of a plugin's network that a communicator uses here. Those with the same guid and port are one NIC. */
+struct gantry_net_nics {
+	uint32_t n;	     /* 0: the network is Gantry's own */
+	uint32_t latency_ns; /* of the slowest; 0: not known */
+	struct gantry_net_nic {
+		uint64_t guid;
+		int32_t port;
+		uint32_t mbps; /* 0: not known */
+	} nics[8];
+};
+struct net_context;
+/* Starts the network, if it has not started, for connections of the communicator that `like` is of (any peer, channel and
+ * direction), and keeps it until it is closed. */
+gantry_result gantry_transport_net_open(const struct gantry_connector *like, struct net_context **ret_context,
+					struct gantry_net_nics *ret_nics);
+void gantry_transport_net_close(struct net_context *x); /* NULL is fine */
 /* What a communicator of this process has of it now. */
 uint64_t gantry_transport_net_pinned(uint64_t comm_id, const struct gantry_device *device);
 /*

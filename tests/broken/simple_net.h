@@ -10,6 +10,7 @@
  * Not broken, but another device: fixtures/device.c defines
  *
  *   SIMPLE_DEVICES, SIMPLE_PROPERTIES(dev, p)           how many v11 has; changes their properties
+ *   SIMPLE_AT(call, dev)   before listen and connect
  *   SIMPLE_REG(data, size, type), SIMPLE_DEREG(data)     memory of other types than the host's
  *   SIMPLE_TARGET(data), SIMPLE_FLUSH(data, size)        where what is for there goes to first
  *   SIMPLE_ATTR(attr)      what setNetAttr does
@@ -1095,12 +1096,18 @@ static ncclResult_t properties_v11(int dev, ncclNetProperties_v11_t *props)
 static ncclResult_t listen_v11(void *ctx, int dev, void *handle, void **listen_comm)
 {
 	(void)ctx;
+#ifdef SIMPLE_AT
+	SIMPLE_AT("listen", dev);
+#endif
 	return simple_listen(dev, handle, listen_comm);
 }
 
 static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_v11_t **dev_handle)
 {
 	(void)ctx;
+#ifdef SIMPLE_AT
+	SIMPLE_AT("connect", dev);
+#endif
 	return simple_connect(dev, handle, comm, dev_handle);
 }
 

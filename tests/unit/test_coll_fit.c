@@ -17,9 +17,9 @@ static void set_hosts(int n, int per_host)
 }
 
 static const struct coll_limits cpu = {
-	1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, 0, false, false};
+	1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, 0, 0, false, false};
 static const struct coll_limits gpu = {
-	8, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false};
+	8, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, 0, false, false};
 
 /* A machine whose connections are so many times slower, in 16ths, than those that the figures are from. */
 static void slow_down(struct coll_model *m, uint32_t latency, uint32_t bytes)

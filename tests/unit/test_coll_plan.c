@@ -1047,11 +1047,11 @@ TEST(rings_enter_a_host_once)
 /* ---- choices ---- */
 
 static const struct coll_limits some_limits[] = {
-	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, 0, false, false},
-	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, 1, 0, false, false},
-	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false},
-	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false},
-	{8, {524288, 8192, 0}, COLL_LINK_GPU_NET, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, false, false},
+	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD, 1, 0, 0, false, false},
+	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD, 1, 0, 0, false, false},
+	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, 0, false, false},
+	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, 0, false, false},
+	{8, {524288, 8192, 0}, COLL_LINK_GPU_NET, COLL_LINK_GPU_NET, COLL_CROWD, 8, 0, 0, false, false},
 };
 
 static void check_choice(const struct coll_limits *l, enum coll_kind kind, const struct coll_choice *c)

@@ -67,13 +67,22 @@ _Static_assert(sizeof(struct devmem_token) == 8, "the kernel reads these");
 
 enum { DEVMEM_WHY = 320 }; /* room for a reason why not */
 
+/* A dma-buf of memory that is sent from. */
+struct devmem_file {
+	int fd;
+	uint64_t offset; /* at which the memory begins in it */
+};
+
 /* A stretch of memory that fragments land in. */
 struct devmem_memory {
 	struct gantry_device *device; /* borrowed: whose kernels read it */
 	uint8_t *host;		      /* for the CPU; NULL: it cannot touch it */
 	uint8_t *device_ptr;	      /* for kernels */
-	uint64_t size;		      /* a multiple of the page size */
+	uint64_t size;		      /* a multiple of the page size, without a file */
 	uint32_t page;		      /* bytes of a page, a power of two: a fragment lies in one. 0: the system's */
+	/* For bind_tx, until it returns: the memory is in this dma-buf, and offsets of `send` count from the beginning of the
+	 * memory all the same. NULL: the device exports it. */
+	const struct devmem_file *file;
 };
 
 static inline uint64_t devmem_page(const struct devmem_memory *m)

@@ -6,6 +6,8 @@
 #ifndef GANTRY_TESTS_DEVMEM_FAKE_H
 #define GANTRY_TESTS_DEVMEM_FAKE_H
 
+#include <sys/stat.h>
+
 #include "net/devmem/sys.h"
 #include "test.h"
 
@@ -31,6 +33,7 @@ struct fake_nic {
 		uint32_t queue;
 	} rules[FAKE_RULES];
 	/* How it refuses. */
+	ino_t tx_inode; /* of the dma-buf that was bound last for sending */
 	int bind_error, bind_tx_error, rings_set_error, rule_error, rule_del_error, refuse_narrow, refuse_off,
 		need_gro_hw;
 	const char *said;
@@ -247,6 +250,10 @@ static inline int fake_bind_rx(struct devmem_sys *s, const char *nic, const stru
 
 static inline int fake_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id)
 {
+	struct stat st = {0};
+
+	CHECK_EQ(fstat(fd, &st), 0);
+	fake_of(s)->tx_inode = st.st_ino;
 	*ret_id = 1;
 	return fake_answer(s, fake_of(s)->bind_tx_error);
 }

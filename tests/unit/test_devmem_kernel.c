@@ -4,8 +4,10 @@
  * one has to be bound. In network namespaces of its own where flows need another host; without root that part is left
  * out.
  */
+#include <fcntl.h>
 #include <net/if.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "device/device.h"
 #include "devmem_fake.h"
@@ -192,6 +194,29 @@ static void check_send(void)
 	pair_close(&p);
 	k->unbind_tx(t);
 	nic.said = NULL;
+}
+
+/* A dma-buf that the caller has is bound as it is: nothing is exported, and the memory need not be whole pages. */
+static void check_send_file(void)
+{
+	struct devmem_file file = {.fd = memfd_create("dma-buf-of-the-caller", MFD_CLOEXEC), .offset = 100};
+	struct devmem_memory part = memory;
+	struct devmem_tx *t = NULL;
+	struct stat st;
+	int before = exports;
+
+	CHECK(file.fd >= 0 && fstat(file.fd, &st) == 0);
+	part.size = 5000;
+	part.device_ptr += 100;
+	part.file = &file;
+	CHECK_OK(k->bind_tx(&part, "lo", &t));
+	CHECK(nic.tx_inode == st.st_ino);
+	CHECK_EQ(exports, before);
+	CHECK(!t->memory.file);
+	CHECK_EQ(fcntl(file.fd, F_GETFD), FD_CLOEXEC);
+	k->unbind_tx(t);
+	close(file.fd);
+	CHECK_ERROR(k->bind_tx(&part, "lo", &t), GANTRY_ERR_INVALID, "Bad file descriptor");
 }
 
 /* Completions of ordinary zero copy sends come by the same queue and look the same. */
@@ -515,6 +540,7 @@ int main(void)
 	RUN(check_memory());
 	RUN(check_binding());
 	RUN(check_send());
+	RUN(check_send_file());
 	RUN(check_completions(AF_INET));
 	if (has_ipv6())
 		RUN(check_completions(AF_INET6));

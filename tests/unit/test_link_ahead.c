@@ -257,7 +257,7 @@ static struct gantry_device *host;
 static void post_one(struct tcp_link *l, struct post *p, uint32_t tag, int device)
 {
 	if (device && !p->mem && p->size > l->session.eager_max && random_below(4))
-		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, p->data, p->size, &p->mem));
+		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, p->data, p->size, NULL, &p->mem));
 	if (p->mem)
 		CHECK_OK(tcp_link_isend_txmem(l, p->mem, p->data, p->size, (int)tag, &p->request));
 	else
@@ -392,8 +392,8 @@ TEST(ends_with_device_memory)
 		void *requests[N];
 		int done = 0;
 
-		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, data, N / 2 * SIZE, &m[0]));
-		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, data + N / 2 * SIZE, N / 2 * SIZE, &m[1]));
+		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, data, N / 2 * SIZE, NULL, &m[0]));
+		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, data + N / 2 * SIZE, N / 2 * SIZE, NULL, &m[1]));
 		say_state(r, 0, MESSAGES, 0);
 		for (int i = 0; i < N; i++)
 			CHECK_OK(tcp_link_isend_txmem(l, m[i >= N / 2], data + i * SIZE, SIZE, 0, &requests[i]));

@@ -259,7 +259,12 @@ TEST(registrations)
 	CHECK_EQ(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, -1, &mr),
 		 GANTRY_ERR_INVALID);
 	CHECK_EQ(fds(), 1);
-	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, fd, &mr));
+	CHECK_EQ(ftruncate(fd, 2 * sizeof(data)), 0);
+	CHECK_ERROR(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, sizeof(data) + 1, fd, &mr),
+		    GANTRY_ERR_INVALID, "beyond the dma-buf");
+	CHECK_EQ(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, UINT64_MAX, fd, &mr),
+		 GANTRY_ERR_INVALID);
+	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, sizeof(data), fd, &mr));
 	CHECK_EQ(fds(), 1); /* the caller may close its own at once */
 	CHECK_EQ(ops->isend(net, w.send, data + 1, sizeof(data), 0, mr, &request), GANTRY_ERR_INVALID);
 	CHECK_OK(ops->dereg_mr(net, w.send, mr));
@@ -269,6 +274,57 @@ TEST(registrations)
 	close_way(plain);
 	CHECK_OK(ops->finalize(net, on));
 	CHECK_OK(ops->finalize(net, not ));
+}
+
+/* One message of all of a registration, whose bytes the NIC reads. */
+static void send_registration(const struct way *w, void *from, void *mr, size_t size, uint64_t seed)
+{
+	FREED uint8_t *in = malloc(size);
+	void *recv_mr, *data = in, *r = NULL, *s = NULL;
+	int tag = 0, got;
+
+	memset(in, 0xa5, size);
+	CHECK_OK(ops->reg_mr(net, w->recv, in, size, GANTRY_NET_PTR_CUDA, &recv_mr));
+	CHECK_OK(ops->irecv(net, w->recv, 1, &data, &size, &tag, &recv_mr, &r));
+	CHECK(r);
+	CHECK_OK(ops->isend(net, w->send, from, size, 0, mr, &s));
+	CHECK_EQ(wait_two(r, s, &got), (int)size);
+	kernel_unpack(w->handle.handle, in, size);
+	CHECK_OK(ops->irecv_consumed(net, w->recv, 1, r));
+	CHECK_PATTERN(in, size, seed);
+	CHECK_OK(ops->dereg_mr(net, w->recv, recv_mr));
+}
+
+/*
+ * What is sent are the bytes of the dma-buf that was given, from its offset on: here others than those at the address. One
+ * that cannot be bound is replaced by one of the device's.
+ */
+TEST(dmabuf_of_the_caller)
+{
+	enum { SIZE = 600000, OFFSET = 70001 };
+	void *on = context(GANTRY_NET_UNPACK_EMULATED), *mr[2];
+	struct way w = connect_ways(on, on);
+	FREED uint8_t *data = malloc(SIZE), *file = malloc(OFFSET + SIZE);
+	int fd = memfd_create("dmabuf-of-the-test", MFD_CLOEXEC), pipes[2];
+
+	CHECK(fd >= 0 && pipe(pipes) == 0);
+	CHECK_EQ(ftruncate(fd, OFFSET + SIZE), 0);
+	pattern_fill(file, OFFSET, 1);
+	pattern_fill(file + OFFSET, SIZE, 2);
+	pattern_fill(data, SIZE, 3);
+	CHECK_EQ(pwrite(fd, file, OFFSET + SIZE, 0), OFFSET + SIZE);
+	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, SIZE, GANTRY_NET_PTR_CUDA, OFFSET, fd, &mr[0]));
+	close(fd);
+	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, SIZE, GANTRY_NET_PTR_CUDA, 0, pipes[0], &mr[1]));
+	send_registration(&w, data, mr[0], SIZE, 2);
+	send_registration(&w, data, mr[1], SIZE, 3);
+	CHECK_OK(ops->dereg_mr(net, w.send, mr[0]));
+	send_registration(&w, data, mr[1], SIZE, 3);
+	CHECK_OK(ops->dereg_mr(net, w.send, mr[1]));
+	close(pipes[0]);
+	close(pipes[1]);
+	close_way(w);
+	CHECK_OK(ops->finalize(net, on));
 }
 
 /* GANTRY_UNPACK decides where a context leaves it to that; what cannot be is said. */

@@ -12,6 +12,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -73,6 +74,13 @@ static gantry_result export_memory(const struct devmem_memory *memory, int *ret_
 	if (devmem_page(memory) != page)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem: pages of %llu bytes were requested; the kernel's have %llu",
 		     (unsigned long long)devmem_page(memory), (unsigned long long)page);
+	if (memory->file) {
+		fd = fcntl(memory->file->fd, F_DUPFD_CLOEXEC, 0);
+		if (fd < 0)
+			FAIL(GANTRY_ERR_INVALID, "devmem: dma-buf %d: %s", memory->file->fd, strerror(errno));
+		*ret_fd = fd;
+		return GANTRY_OK;
+	}
 	if (!memory->device || !memory->device_ptr || !memory->size || memory->size % page ||
 	    (uintptr_t)memory->device_ptr % page)
 		FAIL(GANTRY_ERR_INVALID, "devmem: %llu bytes at %p are not whole pages of %llu bytes",
@@ -309,6 +317,7 @@ struct kernel_tx {
 	char nic[IFNAMSIZ];
 	struct devmem_sys *sys; /* owned: its netlink socket holds the binding */
 	struct kernel_tx_mu mu;
+	uint64_t skip;			   /* offset of the memory in the dma-buf */
 	int *fds GUARDED_BY(kernel_tx_mu); /* owned: sockets that are prepared */
 	uint32_t nfds GUARDED_BY(kernel_tx_mu), room GUARDED_BY(kernel_tx_mu);
 };
@@ -339,6 +348,8 @@ static gantry_result kernel_bind_tx(const struct devmem_memory *memory, const ch
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	t->base.ops = &devmem_kernel;
 	t->base.memory = *memory;
+	t->base.memory.file = NULL;
+	t->skip = memory->file ? memory->file->offset : 0;
 	TRY(begin_binding(memory, nic, t->nic, &t->sys, &fd));
 	e = t->sys->ops->bind_tx(t->sys, nic, fd, &t->base.dmabuf_id);
 	if (e)
@@ -414,7 +425,7 @@ static ssize_t kernel_send(struct devmem_tx *base, int fd, uint64_t offset, size
 		errno = e;
 		return -1;
 	}
-	return devmem_sendmsg(fd, base->dmabuf_id, (void *)(uintptr_t)offset, len, flags);
+	return devmem_sendmsg(fd, base->dmabuf_id, (void *)(uintptr_t)(t->skip + offset), len, flags);
 }
 
 /* The error of one message of the error queue, or NULL. */

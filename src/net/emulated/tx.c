@@ -19,6 +19,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/param.h"
@@ -33,6 +34,8 @@ struct emu_tx {
 	struct devmem_tx pub;
 	struct emu_id own; /* what pub.dmabuf_id must still be */
 	struct gantry_list link;
+	void *map; /* owned: the file that the memory is in; NULL: none was given */
+	size_t map_size;
 };
 
 struct tx_call {
@@ -68,6 +71,20 @@ static struct emu_tx_mu tx_mu;
 static struct gantry_list tx_all GUARDED_BY(emu_tx_mu) = {&tx_all, &tx_all};
 static struct gantry_list tx_socks GUARDED_BY(emu_tx_mu) = {&tx_socks, &tx_socks};
 
+/* Reads the memory where a NIC would: in the file. */
+static gantry_result map_file(struct emu_tx *t, const struct devmem_file *file, uint64_t size)
+{
+	t->map_size = (size_t)(file->offset + size);
+	t->map = mmap(NULL, t->map_size, PROT_READ, MAP_SHARED, file->fd, 0);
+	if (t->map == MAP_FAILED) {
+		t->map = NULL;
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "emulated NIC: dma-buf %d cannot be mapped: %s", file->fd,
+			 strerror(errno));
+	}
+	t->pub.memory.host = (uint8_t *)t->map + file->offset;
+	return GANTRY_OK;
+}
+
 gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx)
 {
 	gantry_result r = GANTRY_OK;
@@ -79,6 +96,9 @@ gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, s
 		FAIL(GANTRY_ERR_INVALID, "emulated NIC %s: no memory to send from", nic ? nic : "?");
 	t->pub.ops = &emulated_ops;
 	t->pub.memory = *memory;
+	t->pub.memory.file = NULL;
+	if (memory->file)
+		TRY(map_file(t, memory->file, memory->size));
 	t->pub.dmabuf_id = emu_id_take(&t->own);
 	emu_tx_mu_lock(&tx_mu);
 	gantry_list_append(&tx_all, &t->link);
@@ -376,5 +396,7 @@ void emu_unbind_tx(struct devmem_tx *pub)
 		emu_id_release(&t->own);
 	}
 	emu_tx_mu_unlock(&tx_mu);
+	if (t && t->map)
+		munmap(t->map, t->map_size);
 	free(t);
 }

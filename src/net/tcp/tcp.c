@@ -478,26 +478,25 @@ static gantry_result check_own(const struct tcp_comm *c, int type)
 	return GANTRY_ERR_UNSUPPORTED;
 }
 
-/* What sending from this memory of a device needs. */
-static gantry_result prepare_sends(struct tcp_comm *c, struct tcp_mr *mr)
+/* What sending from this memory of a device needs. file: NULL, or a dma-buf of it. */
+static gantry_result prepare_sends(struct tcp_comm *c, const struct devmem_file *file, struct tcp_mr *mr)
 {
 	const struct devmem_source_ops *source;
 	gantry_result r = tcp_link_stage(c->link, c->device);
 
 	source = r == GANTRY_OK && mr->size ? tcp_txmem_source(c->link, c->source, c->device) : NULL;
 	/* The reason was logged: through the stage then. */
-	if (source && tcp_txmem_bind(c->link, source, c->device, mr->data, mr->size, &mr->txmem) != GANTRY_OK)
+	if (source && tcp_txmem_bind(c->link, source, c->device, mr->data, mr->size, file, &mr->txmem) != GANTRY_OK)
 		mr->txmem = NULL;
 	return r;
 }
 
-static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
+static gantry_result register_memory(struct tcp_comm *c, void *data, size_t size, int type,
+				     const struct devmem_file *file, void **ret_mr)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_comm *c = comm;
 	struct tcp_mr *mr = NULL;
 
-	(void)net;
 	TRY(check_type("regMr", c, type));
 	if (!data && size)
 		FAIL(GANTRY_ERR_INVALID, "regMr: data is NULL (%zu bytes)", size);
@@ -510,7 +509,7 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a registration");
 	*mr = (struct tcp_mr){.data = data, .size = size, .type = type};
 	if (type == GANTRY_NET_PTR_CUDA && c->kind == COMM_SEND)
-		TRY(prepare_sends(c, mr));
+		TRY(prepare_sends(c, file, mr));
 	if (c)
 		c->regs++;
 	*ret_mr = mr;
@@ -520,15 +519,33 @@ out:
 	return r;
 }
 
-/* The descriptor is not needed: what binds the memory to a NIC (tcp_txmem_bind) has one made by the device. */
+static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
+{
+	(void)net;
+	return register_memory(comm, data, size, type, NULL, ret_mr);
+}
+
+/*
+ * A NIC that sends from the memory reads it in the dma-buf, from `offset` on. Receives need none: what arrives lies in the
+ * pages of a pool, and kernels move it to where it belongs. The file may be closed at once.
+ */
 static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
 				       uint64_t offset, int fd, void **ret_mr)
 {
-	(void)offset;
+	const struct devmem_file file = {.fd = fd, .offset = offset};
+	off_t end;
+
+	(void)net;
 	TRY_NOW(check_type("regMrDmaBuf", comm, type));
 	if (fcntl(fd, F_GETFD) < 0)
 		FAIL_NOW(GANTRY_ERR_INVALID, "regMrDmaBuf: file descriptor %d: %s", fd, strerror(errno));
-	return tcp_reg_mr(net, comm, data, size, type, ret_mr);
+	end = lseek(fd, 0, SEEK_END); /* of a dma-buf: its size */
+	if (offset > UINT64_MAX - size || (end >= 0 && offset + size > (uint64_t)end))
+		FAIL_NOW(
+			GANTRY_ERR_INVALID,
+			"regMrDmaBuf: %zu bytes at offset %llu are beyond the dma-buf (file descriptor %d, %lld bytes)",
+			size, (unsigned long long)offset, fd, (long long)end);
+	return register_memory(comm, data, size, type, &file, ret_mr);
 }
 
 static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)

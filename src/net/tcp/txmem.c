@@ -75,25 +75,52 @@ static gantry_result bind_lane(struct tcp_txmem *m, const struct devmem_source_o
 	return GANTRY_OK;
 }
 
+/* Binds the memory to the NICs of all lanes: as it lies in the file, or, without one, whole pages that the device exports. */
+static gantry_result bind_lanes(struct tcp_txmem *m, struct tcp_link *l, const struct devmem_source_ops *ops,
+				struct gantry_device *dev, const struct devmem_file *file, void *data, uint64_t size)
+{
+	uintptr_t page = file ? 1 : (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)data / page * page;
+	struct devmem_memory memory = {.device = dev, .device_ptr = (uint8_t *)from, .file = file};
+
+	m->base = memory.device_ptr;
+	m->size = memory.size = ((uintptr_t)data + size - from + page - 1) / page * page;
+	if (gantry_traits(dev)->cpu_reads_memory)
+		memory.host = memory.device_ptr;
+	for (int i = 1; i < l->nlanes; i++)
+		TRY_NOW(bind_lane(m, ops, &memory, &l->lanes[i]));
+	return GANTRY_OK;
+}
+
+/* What was bound before it failed; nothing was sent from there. */
+static void unbind_lanes(struct tcp_txmem *m)
+{
+	ASSERT(!m->link);
+	while (m->n) {
+		m->n--;
+		m->tx[m->n]->ops->unbind_tx(m->tx[m->n]);
+		m->tx[m->n] = NULL;
+	}
+}
+
 gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops *ops, struct gantry_device *dev,
-			     void *data, uint64_t size, struct tcp_txmem **ret_mem)
+			     void *data, uint64_t size, const struct devmem_file *file, struct tcp_txmem **ret_mem)
 {
 	gantry_result r = GANTRY_OK;
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)data / page * page;
-	struct devmem_memory memory = {.device = dev, .device_ptr = (uint8_t *)from};
 	struct tcp_txmem *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a registration");
 	gantry_list_init(&m->node);
-	m->base = memory.device_ptr;
-	m->size = memory.size = ((uintptr_t)data + size - from + page - 1) / page * page;
-	if (gantry_traits(dev)->cpu_reads_memory)
-		memory.host = memory.device_ptr;
 	if (!make_ready(l))
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the connection has sent with MSG_ZEROCOPY before", l->session.peer);
-	for (int i = 1; i < l->nlanes; i++)
-		TRY(bind_lane(m, ops, &memory, &l->lanes[i]));
+	if (file && bind_lanes(m, l, ops, dev, file, data, size) != GANTRY_OK) {
+		LOG_INFO(DATA, "the dma-buf given to regMrDmaBuf cannot be bound; binding one that %s exports",
+			 dev->name);
+		unbind_lanes(m);
+		file = NULL;
+	}
+	if (!m->n)
+		TRY(bind_lanes(m, l, ops, dev, NULL, data, size));
 	link_mu_lock(&l->mu);
 	m->link = l;
 	gantry_list_append(&l->devmem->txmems, &m->node);

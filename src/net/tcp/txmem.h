@@ -23,7 +23,8 @@
 struct tcp_txmem {
 	struct gantry_list node; /* in the link's list; its mu */
 	struct tcp_link *link;	 /* borrowed; NULL: its sending direction is closed */
-	uint8_t *base;		 /* borrowed: the registration, widened to whole pages; never read here */
+	uint8_t *base;		 /* borrowed: the registration, widened to whole pages if the device exports it; never
+				  * read here */
 	uint64_t size;
 	int n; /* NICs */
 	const char *nics[GANTRY_NET_MAX_RAILS];
@@ -34,8 +35,9 @@ struct tcp_txmem {
 /* A source that can send memory of `dev` on this link, or NULL: through the stage. */
 const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum gantry_net_unpack kind,
 						 const struct gantry_device *dev);
+/* file: a dma-buf of the memory, borrowed until this returns; NULL, or it cannot be bound: the device makes one. */
 gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops *ops, struct gantry_device *dev,
-			     void *data, uint64_t size, struct tcp_txmem **ret_mem);
+			     void *data, uint64_t size, const struct devmem_file *file, struct tcp_txmem **ret_mem);
 void tcp_txmem_free(struct tcp_txmem *m); /* NULL is fine */
 /* A bulk message within the memory. */
 gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, const void *data, size_t size, int tag,

@@ -117,7 +117,7 @@ gantry_result net_link_describe(const struct gantry_connector *c, struct net_lin
 				struct net_info *ret_info)
 {
 	struct net_info info = {.magic = NET_MAGIC,
-				.max_recvs = (uint32_t)(l->shared ? l->context->props.max_recvs : 1),
+				.shared = (uint32_t)l->shared,
 				.max_step = max_step,
 				.ll_step = GANTRY_ENDS_LL_STEP,
 				.ll128_step = GANTRY_ENDS_LL128_STEP,
@@ -163,7 +163,7 @@ static gantry_result check_info(const struct gantry_connector *c, const struct n
 		FAIL_NOW(GANTRY_ERR_SETTING,
 			 "rank %d receives %s UNPACK, this rank %s; set the same GANTRY_UNPACK on all ranks",
 			 c->peer->rank, ret_info->tagged ? "without" : "with", l->tagged ? "without" : "with");
-	if ((ret_info->max_recvs > 1) != (l->shared != 0))
+	if (ret_info->shared != (uint32_t)l->shared)
 		FAIL_NOW(GANTRY_ERR_SETTING,
 			 "rank %d has %s, this rank has %s; set the same GANTRY_NET_LINKS and GANTRY_CHANNELS on all "
 			 "ranks",

@@ -381,8 +381,8 @@ static gantry_result create_link(struct gantry_connector *c, struct net_link **r
 	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. With
 	 * UNPACK receives have one buffer each, and lists in posting order. */
 	l->tagged = l->context->net == gantry_net_tcp() && !l->context->unpack;
-	l->shared = l->tagged && l->context->props.max_recvs > 1 && c->nchannels > 1 &&
-		    !(has_link_per_channel(c, c->me) && has_link_per_channel(c, c->peer));
+	l->shared =
+		l->tagged && c->nchannels > 1 && !(has_link_per_channel(c, c->me) && has_link_per_channel(c, c->peer));
 	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
 	l->eager_most = eager_most(l, c);

@@ -169,7 +169,7 @@ struct net_rail_info {
 };
 
 struct net_info {
-	uint32_t magic, max_recvs;
+	uint32_t magic, shared; /* net_link.shared */
 	uint64_t max_step;
 	uint32_t ll_step, ll128_step;
 	uint32_t tagged; /* net_link.tagged: both ends must agree */

@@ -45,6 +45,9 @@ took paths chunks $all_reduce --transport shm --proto simple -b 4M -e 4M
 several="GANTRY_PTR=0 GANTRY_NET_STEP=64k GANTRY_SPLIT_MIN=64k $gantry perf all_to_all --ranks 3 --channels 3 --transport net"
 took paths mixed $several -b 6M -e 6M
 took paths grouped $several -b 6M -e 6M
+took paths mixed GANTRY_NET_MAX_RECVS=1 $several -b 6M -e 6M
+like out '"paths": "[a-z+]*"'
+! grep -q grouped "$tmp/out" || die "receives are grouped though GANTRY_NET_MAX_RECVS is 1"
 took paths mixed GANTRY_NET_LINKS=channel $several -b 6M -e 6M
 like out '"paths": "[a-z+]*"'
 ! grep -q grouped "$tmp/out" || die "channels with links of their own have no receives in common"

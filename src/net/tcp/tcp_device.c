@@ -46,7 +46,7 @@ void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
 		.port = 0,
 		.latency = d->nic->is_loopback ? 5 : 20,
 		.max_comms = 65536,
-		.max_recvs = GANTRY_NET_MAX_RECVS,
+		.max_recvs = (int)gantry_params()->net_max_recvs,
 		.device_type = GANTRY_NET_DEVICE_HOST,
 		.max_p2p_bytes = (size_t)1 << 40,
 		.max_coll_bytes = (size_t)1 << 40,

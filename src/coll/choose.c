@@ -389,7 +389,7 @@ static uint64_t make_choice(const struct coll_model *m, const struct coll_ask *a
 	if (!m->amounts[algo][ask->kind].parts || !m->limits.step_bytes[proto] ||
 	    (network && (proto != GANTRY_PROTO_SIMPLE || ask->refused)))
 		return UINT64_MAX;
-	least = on_channels(m, ask, algo, proto, network ? 1 : n, c);
+	least = on_channels(m, ask, algo, proto, n, c);
 	part = ask->bytes / m->amounts[algo][ask->kind].parts;
 	while (on_gpu_net(m) && c->channels > 1 && part / c->channels <= SLICE_NET_LONG) {
 		struct coll_choice half;
@@ -490,7 +490,7 @@ static const char *why_not_network(const struct coll_model *m, const struct coll
 		return m->no_network;
 	if (ask->refused)
 		return "the network does not support the type";
-	return ask->kind == COLL_ALL_REDUCE ? "not enabled (GANTRY_COLLNET)" : "reducers do all_reduce only";
+	return coll_reduces(ask->kind) ? "not enabled (GANTRY_COLLNET)" : "reducers do reductions only";
 }
 
 /* What the estimates rest on. */

@@ -143,7 +143,7 @@ struct coll_algo {
 	struct coll_hops (*hops)(const struct coll_topo *topo, enum coll_kind kind);
 	/* In place, a rank may write its output before its peers have got all of its input from there. */
 	bool overwrites;
-	bool network; /* by reducers: a peer that is the rank itself is the network. One channel, Simple */
+	bool network; /* by reducers: a peer that is the rank itself is the network. Simple */
 };
 
 /* In the order of GANTRY_ALGO's words behind `auto`. */

@@ -3,6 +3,9 @@
  * Through the network's reduction: the ranks of a host send to the first of them, which adds its own input and sends the
  * host's sum to the network. What comes back is the sum of all hosts, and goes to the output and to the others.
  *
+ * A reduce is the same, but that one rank alone gets the result, and the leaders of other hosts drop it. A reduce-scatter
+ * does that for each part and the rank whose it is. All hosts receive all parts: no more bytes than they send.
+ *
  *   chunk                  0       1       2       3       4
  *   send, reduce, send     0       1       2       3       4
  *   receive, send on                               0       1
@@ -53,36 +56,85 @@ _Static_assert(GANTRY_PRIM_PEERS == 8, "as stated above");
 
 static bool collnet_supports(const struct coll_topo *topo, enum coll_kind kind)
 {
-	return topo->network && kind == COLL_ALL_REDUCE && !coll_network_refuses(topo);
+	return topo->network && coll_reduces(kind) && !coll_network_refuses(topo);
 }
 
-static void collnet_plan(struct coll_builder *b)
-{
-	const struct coll_topo *t = b->topo;
-	int peers[GANTRY_PRIM_PEERS], me = t->rank, leader = leader_of(t, me);
-	uint32_t n = 0;
+/* What a host's rank needs to know of its host. */
+struct host {
+	int me, leader, peers[GANTRY_PRIM_PEERS]; /* peers: the others, for the leader */
+	uint32_t n;
+};
 
-	if (me != leader) {
-		coll_add_one(b, GANTRY_PRIM_SEND, 0, -1, leader, 0);
-		b->delay += COLLNET_DELAY;
-		coll_add_one(b, GANTRY_PRIM_RECV, 0, leader, -1, 0);
+static void find_host(const struct coll_topo *t, struct host *ret)
+{
+	*ret = (struct host){.me = t->rank, .leader = leader_of(t, t->rank)};
+	for (int i = ret->leader + 1; i < t->nranks; i++)
+		if (t->host[i] == t->host[ret->leader])
+			ret->peers[ret->n++] = i;
+}
+
+/* The host's sum of a part to the network. */
+static void add_up(struct coll_builder *b, const struct host *h, uint32_t part)
+{
+	if (h->me != h->leader) {
+		coll_add_one(b, GANTRY_PRIM_SEND, part, -1, h->leader, 0);
 		return;
 	}
-	for (int i = me + 1; i < t->nranks; i++)
-		if (t->host[i] == t->host[me])
-			peers[n++] = i;
-	coll_add(b, &(struct coll_spec){.what = PRIM_IN | PRIM_SEND | (n ? PRIM_RECV : 0u),
-					.recv = peers,
-					.nrecv = n,
-					.send = &me,
+	coll_add(b, &(struct coll_spec){.what = PRIM_IN | PRIM_SEND | (h->n ? PRIM_RECV : 0u),
+					.part = part,
+					.recv = h->peers,
+					.nrecv = h->n,
+					.send = &h->me,
 					.nsend = 1});
-	b->delay += COLLNET_DELAY;
-	coll_add(b, &(struct coll_spec){.what = PRIM_RECV | PRIM_OUT | (n ? PRIM_SEND : 0u),
-					.recv = &me,
-					.nrecv = 1,
-					.send = peers,
-					.nsend = n,
-					.last = 1});
+}
+
+/*
+ * What comes back to the host: to the output of all its ranks (to: -1), or of the one that gets it. Leaders take it in any
+ * case, though it is for no rank of theirs: the network has one order for all hosts.
+ */
+static void add_down(struct coll_builder *b, const struct host *h, uint32_t part, int to)
+{
+	bool is_here = to >= 0 && b->topo->host[to] == b->topo->host[h->me], all = to < 0;
+	struct coll_spec spec = {.what = PRIM_RECV, .part = part, .recv = &h->me, .nrecv = 1, .last = 1};
+
+	if (h->me != h->leader) {
+		if (all || to == h->me)
+			coll_add_one(b, GANTRY_PRIM_RECV, part, h->leader, -1, 0);
+		return;
+	}
+	if (all || to == h->me)
+		spec.what |= PRIM_OUT;
+	if (all && h->n) {
+		spec.what |= PRIM_SEND;
+		spec.send = h->peers;
+		spec.nsend = h->n;
+	} else if (is_here && to != h->me) {
+		spec.what |= PRIM_SEND;
+		spec.send = &to;
+		spec.nsend = 1;
+	}
+	coll_add(b, &spec);
+}
+
+/* Behind each chunk that is sent comes the one that was sent COLLNET_DELAY before it: of another part if there are several. */
+static void collnet_plan(struct coll_builder *b)
+{
+	int parts = b->kind == COLL_REDUCE_SCATTER ? b->topo->nranks : 1;
+	struct host h;
+
+	find_host(b->topo, &h);
+	for (int part = 0; part < parts; part++) {
+		int back = COLLNET_DELAY - part, turns = back > 0 ? (back + parts - 1) / parts : 0,
+		    down = part - COLLNET_DELAY + turns * parts;
+
+		add_up(b, &h, (uint32_t)part);
+		b->delay += (uint32_t)turns;
+		add_down(b, &h, (uint32_t)down,
+			 b->kind == COLL_REDUCE_SCATTER ? down
+			 : b->kind == COLL_REDUCE	? b->root
+							: -1);
+		b->delay -= (uint32_t)turns;
+	}
 }
 
 static struct coll_hops collnet_hops(const struct coll_topo *topo, enum coll_kind kind)

@@ -542,7 +542,7 @@ static gantry_result plan_call(struct gantry_comm *comm, struct comm_collective 
 	coll->bytes = ask.bytes;
 	if (coll_by_rank(kind))
 		ask.bytes *= (uint64_t)comm->nranks;
-	ask.refused = kind == COLL_ALL_REDUCE && !comm_collnet_takes(comm, coll->type, coll->op);
+	ask.refused = coll_reduces(kind) && !comm_collnet_takes(comm, coll->type, coll->op);
 	TRY_NOW(coll_choose(&c->model, &ask, &coll->choice));
 	TRY_NOW(find_plan(c, coll->choice.algo, kind, coll->root, &coll->plan));
 	return make_plans(c, coll->plan, coll->choice.channels);

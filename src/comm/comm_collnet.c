@@ -5,6 +5,9 @@
  * whether a collective goes that way: whatever keeps one rank from it keeps all, and all know the reason.
  *
  *   listen at each host's rank --> all say where, or why not --> connect --> all say whether
+ *
+ * So for one channel after the other. Each has reducers' connections, or a plugin's collNet communicator, of its own: reductions
+ * of one match by their order, and channels have none among each other.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "transport/collnet.h"
@@ -89,31 +92,32 @@ static gantry_result exchange_cards(struct gantry_comm *comm, const struct card 
 	return GANTRY_OK;
 }
 
-static struct gantry_connector *end_of(const struct gantry_comm *comm, int send)
+static struct gantry_connector *end_of(const struct gantry_comm *comm, int send, int channel)
 {
-	return &comm->peers[comm->rank].conns[send][0].c;
+	return &comm->peers[comm->rank].conns[send][channel].c;
 }
 
-/* Both ends stand where connections with this rank itself would, for channel 0. */
-static gantry_result listen_here(struct gantry_comm *comm, struct card *mine)
+/* Both ends stand where connections with this rank itself would. */
+static gantry_result listen_here(struct gantry_comm *comm, int channel, struct card *mine)
 {
 	struct comm_peer *p = &comm->peers[comm->rank];
 
-	ASSERT(!p->transport && !p->conns[0] && !p->conns[1]);
+	ASSERT(channel ? p->transport == &gantry_transport_collnet : !p->transport && !p->conns[0] && !p->conns[1]);
 	p->transport = &gantry_transport_collnet;
 	for (int send = 0; send < 2; send++) {
-		p->conns[send] = calloc((size_t)comm->nchannels, sizeof(*p->conns[send]));
+		if (!p->conns[send])
+			p->conns[send] = calloc((size_t)comm->nchannels, sizeof(*p->conns[send]));
 		if (!p->conns[send])
 			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for connections with reducers");
-		p->conns[send][0].c.standing = 1;
-		TRY_NOW(comm_end_begin(comm, &p->conns[send][0], comm->rank, send, 0));
+		p->conns[send][channel].c.standing = 1;
+		TRY_NOW(comm_end_begin(comm, &p->conns[send][channel], comm->rank, send, channel));
 	}
-	TRY_NOW(gantry_collnet_listen(end_of(comm, 1), end_of(comm, 0), mine->handle));
-	mine->max_bytes = gantry_collnet_max_bytes(end_of(comm, 1));
+	TRY_NOW(gantry_collnet_listen(end_of(comm, 1, channel), end_of(comm, 0, channel), mine->handle));
+	mine->max_bytes = gantry_collnet_max_bytes(end_of(comm, 1, channel));
 	return GANTRY_OK;
 }
 
-static gantry_result open_here(struct gantry_comm *comm, const int *leaders, const struct card *all,
+static gantry_result open_here(struct gantry_comm *comm, int channel, const int *leaders, const struct card *all,
 			       uint64_t *ret_takes)
 {
 	gantry_result r = GANTRY_OK;
@@ -131,9 +135,9 @@ static gantry_result open_here(struct gantry_comm *comm, const int *leaders, con
 		hosts.max_bytes = card->max_bytes < hosts.max_bytes ? card->max_bytes : hosts.max_bytes;
 		hosts.own = leaders[i] == comm->rank ? i : hosts.own;
 	}
-	TRY(gantry_collnet_open(end_of(comm, 1), &hosts, ret_takes));
+	TRY(gantry_collnet_open(end_of(comm, 1, channel), &hosts, ret_takes));
 	for (int send = 0; send < 2; send++) {
-		struct comm_conn *cc = &comm->peers[comm->rank].conns[send][0];
+		struct comm_conn *cc = &comm->peers[comm->rank].conns[send][channel];
 
 		TRY(comm_side_of(&cc->c)->connect(&cc->c, &cc->peer_info));
 		TRY(comm_end_finish(comm, cc));
@@ -144,21 +148,29 @@ out:
 }
 
 /* Two rounds, or one if a rank cannot even listen. */
-static gantry_result connect_reducers(struct gantry_comm *comm, const int *leaders, struct card *all)
+static gantry_result connect_channel(struct gantry_comm *comm, int channel, const int *leaders, struct card *all)
 {
 	struct comm_coll *c = comm->coll;
 	int leads = leaders[c->topo.host[c->topo.rank]] == comm->rank;
 	struct card mine = {.takes = UINT64_MAX};
 
-	c->takes = UINT64_MAX;
-	if (leads && listen_here(comm, &mine) != GANTRY_OK)
+	if (leads && listen_here(comm, channel, &mine) != GANTRY_OK)
 		card_fail(&mine);
 	TRY_NOW(exchange_cards(comm, &mine, all));
 	if (*c->no_network)
 		return GANTRY_OK;
-	if (leads && open_here(comm, leaders, all, &mine.takes) != GANTRY_OK)
+	if (leads && open_here(comm, channel, leaders, all, &mine.takes) != GANTRY_OK)
 		card_fail(&mine);
 	return exchange_cards(comm, &mine, all);
+}
+
+/* All channels, or none. */
+static gantry_result connect_reducers(struct gantry_comm *comm, const int *leaders, struct card *all)
+{
+	comm->coll->takes = UINT64_MAX;
+	for (int ch = 0; ch < comm->nchannels && !*comm->coll->no_network; ch++)
+		TRY_NOW(connect_channel(comm, ch, leaders, all));
+	return GANTRY_OK;
 }
 
 bool comm_collnet_takes(struct gantry_comm *comm, unsigned type, unsigned op)
@@ -202,7 +214,8 @@ gantry_result comm_collnet_init(struct gantry_comm *comm)
 	}
 	t->network = !*c->no_network;
 	if (t->network) {
-		LOG_INFO(COMM, "collnet: one rank of each of %d hosts sends to reducers", t->nhosts);
+		LOG_INFO(COMM, "collnet: one rank of each of %d hosts sends to reducers, %s", t->nhosts,
+			 COUNT_TEXT(comm->nchannels, "channel"));
 		goto out;
 	}
 	comm_peer_free(comm, comm->rank);

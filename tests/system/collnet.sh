@@ -10,15 +10,16 @@ export GANTRY_LOG=warn
 no_leaks
 tested=("$gantry" perf)
 
-# right ALGORITHM ARGUMENT...: `perf all_reduce` with these is right and goes by that.
+# right ALGORITHM ARGUMENT...: `perf all_reduce` ($op) with these is right and goes by that.
+op=all_reduce
 right() {
 	local algo=$1
 	shift
-	timeout 100 "$gantry" perf all_reduce "$@" --check-only --json --timeout 90s >"$tmp/out" 2>"$tmp/err" || die "all_reduce $*: exit status $?"
+	timeout 100 "$gantry" perf $op "$@" --check-only --json --timeout 90s >"$tmp/out" 2>"$tmp/err" || die "$op $*: exit status $?"
 	like out '^\{"wrong_elements": 0, .*"ok": true'
 	grep '"bytes"' "$tmp/out" >"$tmp/rows" || die "no rows"
-	! grep -qvE "\"algo\": \"$algo\"" "$tmp/rows" || die "all_reduce $*: not all by $algo"
-	echo "ok: all_reduce $*: $(wc -l <"$tmp/rows") rows ($SECONDS s)"
+	! grep -qvE "\"algo\": \"$algo\"" "$tmp/rows" || die "$op $*: not all by $algo"
+	echo "ok: $op $*: $(wc -l <"$tmp/rows") rows ($SECONDS s)"
 }
 numbers=${GANTRY_SANITIZED:+3} # which take many times as long
 for n in ${numbers:-2 3 4}; do
@@ -31,7 +32,35 @@ right collnet --ranks 3 --hosts 3 --algo collnet -b 100k -e 100k -d half,bfloat1
 right collnet --ranks 4 --hosts 2 --algo collnet -b 100k -e 100k -d half,float -o sum,avg -c bits
 grep -q '"transport": "[a-z0-9+]*collnet' "$tmp/rows" || die "the transport is not named"
 GANTRY_PTR=0 right collnet --ranks 2 --hosts 2 --algo collnet -b 1M -e 1M
+# Reductions of which one rank has the result, or each a part.
+for op in reduce reduce_scatter; do
+	for n in ${numbers:-2 3 4}; do
+		right collnet --ranks $n --hosts $n --algo collnet -b 1000 -e 1000 -d all -o all
+	done
+	right collnet --ranks 3 --hosts 3 --transport collnet -b 30 -e 400k -f 50 --odd -d int8
+	right collnet --ranks 5 --hosts 2 --transport collnet -b 1000 -e 1000 -d half,float,uint64 -o all
+	right collnet --ranks 5 --hosts 3 --algo collnet -b 64 -e 3M -f 37 -o avg
+	right collnet --ranks 4 --hosts 2 --algo collnet -b 100k -e 100k -d half,float -o sum,avg,mulsum -c bits
+	GANTRY_PTR=0 right collnet --ranks 2 --hosts 2 --algo collnet -b 1M -e 1M
+done
+op=reduce
+for root in 0 1 2 3 4; do # which is the first of its host or not
+	right collnet --ranks 5 --hosts 2 --algo collnet -r $root -b 64 -e 1M -f 37
+done
+op=all_reduce
 lacks err WARN
+
+# Several channels, each with connections of its own.
+device="$BUILD_DIR/fixtures/libnccl-net-device.so"
+export GANTRY_SPLIT_MIN=4096
+for op in all_reduce reduce reduce_scatter; do
+	right collnet --ranks 3 --hosts 3 --algo collnet --channels 3 -b 64 -e 3M -f 37
+	GANTRY_TEST_MAX_COLL=10000 GANTRY_NET_PLUGIN=$device right collnet --ranks 4 --hosts 2 --algo collnet --channels 4 -b 64 -e 1M -f 61
+done
+op=all_reduce
+expect 0 all_reduce --ranks 3 --hosts 3 --algo collnet --channels 3 -b 1M -e 1M --check-only --explain
+like out '^# +all_reduce of 1 MiB, .*: collnet, simple, channels 3,'
+unset GANTRY_SPLIT_MIN
 
 # Asked for and not forced: the cost model may take it, and says what it costs.
 GANTRY_COLLNET=1 right '[a-z0-9]*' --ranks 3 --hosts 3 -b 4k -e 4k
@@ -48,7 +77,7 @@ like out '^# +collnet .* not for this: all ranks are on one host$'
 expect 0 all_reduce --ranks 3 --hosts 3 -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: not enabled \(GANTRY_COLLNET\)$'
 expect 0 all_gather --ranks 3 --hosts 3 --algo collnet -b 4k -e 4k --check-only --explain
-like out '^# +collnet .* not for this: reducers do all_reduce only$'
+like out '^# +collnet .* not for this: reducers do reductions only$'
 
 # A foreign network: by its plugin's collNet table, if that wants to be used.
 foreign="$BUILD_DIR/lib/libnccl-net-gantry.so"
@@ -61,11 +90,14 @@ like err 'rank 0 gantry WARN comm: collnet: the network does not support reducti
 GANTRY_NET_PLUGIN=$other expect 0 all_reduce --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k -d half --check-only --explain
 like out '^# +collnet .* not for this: the network does not support the type$'
 # Slices are cut to what the plugin takes at once, by the least of all hosts.
-device="$BUILD_DIR/fixtures/libnccl-net-device.so"
 for most in 100000 4097 64 15; do
 	GANTRY_TEST_MAX_COLL=$most GANTRY_NET_PLUGIN=$device right collnet --ranks 3 --hosts 3 --algo collnet -b 8 -e 30k -f 61 -d double,int32 -o sum,max
 done
 GANTRY_TEST_MAX_COLL=100000 GANTRY_NET_PLUGIN=$device right collnet --ranks 4 --hosts 2 --algo collnet -b 3M -e 3M
+for op in reduce reduce_scatter; do
+	GANTRY_TEST_MAX_COLL=100000 GANTRY_NET_PLUGIN=$device right collnet --ranks 4 --hosts 2 --algo collnet -b 64 -e 3M -f 61 -d double,int32 -o sum,max
+done
+op=all_reduce
 for rank in 1 0; do
 	GANTRY_TEST_MAX_COLL=$((5000 << rank)) GANTRY_NET_PLUGIN=$device GANTRY_HOST_ID=$rank RANK=$rank WORLD_SIZE=2 MASTER_ADDR=here timeout 100 \
 		"$gantry" perf all_reduce --id-file "$tmp/cut.id" --algo collnet -b 100k -e 100k --check-only --json >"$tmp/out.$rank" 2>&1 &

@@ -53,18 +53,18 @@ gantry_result gantry_cuda_queues_open(struct cuda_gpu *g)
 
 		q->word = (uint32_t *)((char *)g->words + i * WORD_STRIDE);
 		q->word_dev = (uintptr_t)device + (cu_ptr)(i * WORD_STRIDE);
-		CU(gantry_cuda_stream_apart(&q->stream), "create a stream on gpu %d", g->base.index);
+		CU(gantry_cuda_stream_apart(g, &q->stream), "create a stream on gpu %d", g->base.index);
 	}
 out:
 	return r;
 }
 
 /* Waits until nothing of the stream runs any more, be it for an error. 0: it still does. */
-static int run_dry(cu_stream stream)
+static int run_dry(const struct cuda_gpu *g, cu_stream stream)
 {
 	uint64_t since = gantry_now_ns();
 
-	while (cu.stream_query(stream) == CUE_NOT_READY) {
+	while (g->api->stream_query(stream) == CUE_NOT_READY) {
 		if (gantry_now_ns() - since > LONG_NS)
 			return 0;
 		sched_yield();
@@ -82,13 +82,13 @@ void gantry_cuda_queues_close(struct cuda_gpu *g)
 	for (int i = 0; i < GANTRY_COPY_QUEUES; i++) {
 		if (!g->queues[i].stream)
 			continue;
-		dry &= run_dry(g->queues[i].stream);
-		cu.stream_destroy(g->queues[i].stream);
+		dry &= run_dry(g, g->queues[i].stream);
+		g->api->stream_destroy(g->queues[i].stream);
 	}
 	if (!g->words)
 		return;
 	if (dry)
-		cu.mem_free_host(g->words);
+		g->api->mem_free_host(g->words);
 	else
 		LOG_WARN(DEVICE, "gpu %d is closed, but its copies did not finish within 10 s: %d bytes are leaked",
 			 g->base.index, WORDS_SIZE);
@@ -97,15 +97,15 @@ void gantry_cuda_queues_close(struct cuda_gpu *g)
 /* ---- at the driver ---- */
 
 /* A store that everything before it in the stream is visible with. Older drivers: a memset of one word. */
-static unsigned write_fence(struct cuda_copy_queue *q, uint32_t value)
+static unsigned write_fence(const struct cuda_gpu *g, struct cuda_copy_queue *q, uint32_t value)
 {
-	if (cu.stream_write_value32) {
-		unsigned e = cu.stream_write_value32(q->stream, q->word_dev, value, 0);
+	if (g->api->stream_write_value32) {
+		unsigned e = g->api->stream_write_value32(q->stream, q->word_dev, value, 0);
 
 		if (e != CUE_NOT_SUPPORTED)
 			return e;
 	}
-	return cu.memset_d32_async(q->word_dev, value, 1, q->stream);
+	return g->api->memset_d32_async(q->word_dev, value, 1, q->stream);
 }
 
 /* Takes the oldest requests. */
@@ -132,16 +132,16 @@ static int fence_wanted(const struct cuda_copy_queue *q)
 }
 
 /* A store comes with a fence of the whole system before it, by the driver's documentation: so what was copied before is seen before. */
-static gantry_result begin_one(struct cuda_copy_queue *q, const struct cuda_request *n)
+static gantry_result begin_one(const struct cuda_gpu *g, struct cuda_copy_queue *q, const struct cuda_request *n)
 {
 	gantry_result r = GANTRY_OK;
 
 	if (n->store)
-		CU(cu.stream_write_value64(q->stream, n->dst, n->value, 0), "store a word at %#llx",
+		CU(g->api->stream_write_value64(q->stream, n->dst, n->value, 0), "store a word at %#llx",
 		   (unsigned long long)n->dst);
 	else
-		CU(cu.memcpy_async(n->dst, n->src, n->size, q->stream), "copy %zu bytes from %#llx to %#llx", n->size,
-		   (unsigned long long)n->src, (unsigned long long)n->dst);
+		CU(g->api->memcpy_async(n->dst, n->src, n->size, q->stream), "copy %zu bytes from %#llx to %#llx",
+		   n->size, (unsigned long long)n->src, (unsigned long long)n->dst);
 out:
 	return r;
 }
@@ -159,14 +159,14 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
 	ENTER(g, was);
 	while ((n = take(q, requests)) != 0)
 		for (uint32_t i = 0; i < n; i++)
-			TRY(begin_one(q, &requests[i]));
+			TRY(begin_one(g, q, &requests[i]));
 	begun = load_relaxed(&q->taken); /* this is the only thread that takes */
 	if (fence_wanted(q)) {
-		CU(write_fence(q, (uint32_t)begun), "write a fence of gpu %d", g->base.index);
+		CU(write_fence(g, q, (uint32_t)begun), "write a fence of gpu %d", g->base.index);
 		store_seq(&q->fenced, begun);
 	}
 out:
-	if (r != GANTRY_OK && !run_dry(q->stream))
+	if (r != GANTRY_OK && !run_dry(g, q->stream))
 		LOG_WARN(DEVICE, "gpu %d: copies started before this error did not finish within 10 s", g->base.index);
 	cuda_leave(g, &was);
 	return r;
@@ -324,7 +324,7 @@ gantry_result gantry_cuda_fence_reached(struct gantry_device *dev, enum gantry_c
 	if (++looks % LOOKS)
 		return GANTRY_AGAIN;
 	ENTER(g, was);
-	e = cu.stream_query(q->stream);
+	e = g->api->stream_query(q->stream);
 	if (e != CUE_NOT_READY)
 		CU(e, "look at a stream of gpu %d", dev->index);
 	r = GANTRY_AGAIN;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver, opened at run time, and results of its errors. GPUs: one counted object for each, around its primary
- * context.
+ * The drivers, each loaded when it is first asked for, and results of their errors. GPUs: one counted object for each,
+ * around its primary context.
  *
  * The primary context is the one that the CUDA runtime uses, so memory and streams of PyTorch or of any program are
  * valid here as they are. Retaining it does not change its flags.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <ctype.h>
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,78 +18,35 @@
 #include "base/param.h"
 #include "device/cuda/gpu.h"
 
-struct gantry_cuda_api cu;
-
+/* Of each driver, by its kind. */
 MUTEX_KIND(cuda_driver_mu);
 static struct cuda_driver_mu cuda_driver_mu_one;
-static pid_t loaded_by GUARDED_BY(cuda_driver_mu); /* 0: not tried yet */
-static gantry_result load_result GUARDED_BY(cuda_driver_mu);
-static char load_why[256] GUARDED_BY(cuda_driver_mu);
-
-/* A missing function means a driver older than CUDA 11, or a library that only pretends to be it. */
-static gantry_result find_calls(void *lib) REQUIRES(cuda_driver_mu)
-{
-	const char *missing = NULL;
-
-	/* The detour over memcpy: ISO C has no cast from an object pointer to a function pointer. */
-#define FIND(field, symbol, params)                                                                                    \
-	{                                                                                                              \
-		void *p = dlsym(lib, #symbol);                                                                         \
-		memcpy(&cu.field, &p, sizeof(p));                                                                      \
-		if (!p && !missing)                                                                                    \
-			missing = #symbol;                                                                             \
-	}
-	GANTRY_CUDA_OPTIONAL(FIND)
-	missing = NULL;
-	GANTRY_CUDA_CALLS(FIND)
-#undef FIND
-	if (!missing)
-		return GANTRY_OK;
-	snprintf(load_why, sizeof(load_why), "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
-	return GANTRY_ERR_UNSUPPORTED;
-}
-
-static gantry_result load_driver(void) REQUIRES(cuda_driver_mu)
-{
-	char text[128];
-	unsigned e;
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-
-	if (!lib) {
-		const char *reason = dlerror();
-
-		snprintf(load_why, sizeof(load_why), "no CUDA driver: %s",
-			 reason ? reason : "libcuda.so.1 cannot be loaded");
-		return GANTRY_ERR_UNSUPPORTED;
-	}
-	/* Never closed: the driver has threads and exit handlers of its own. */
-	if (find_calls(lib) != GANTRY_OK)
-		return GANTRY_ERR_UNSUPPORTED;
-	e = cu.init(0);
-	if (e == CUE_SUCCESS)
-		return GANTRY_OK;
-	snprintf(load_why, sizeof(load_why), "the CUDA driver failed to initialise: %s",
-		 gantry_cuda_text(e, text, sizeof(text)));
-	return GANTRY_ERR_UNSUPPORTED;
-}
+struct loading {
+	pid_t by; /* 0: not tried yet */
+	gantry_result result;
+	char why[256];
+};
+static struct loading loadings[GANTRY_DEVICE_CUDA + 1] GUARDED_BY(cuda_driver_mu);
 
 /* The first time; any thread. Does not log: a machine without a GPU is no error. On failure `why` says why. */
-static gantry_result load_once(char *why, size_t len)
+static gantry_result load_once(const struct cuda_driver *d, char *why, size_t len)
 {
+	struct loading *l;
 	gantry_result r;
 
 	cuda_driver_mu_lock(&cuda_driver_mu_one);
-	if (!loaded_by) {
-		load_result = load_driver();
-		loaded_by = getpid();
+	l = &loadings[d->kind];
+	if (!l->by) {
+		l->result = d->load(l->why, sizeof(l->why));
+		l->by = getpid();
 	}
-	r = load_result;
+	r = l->result;
 	if (r != GANTRY_OK) {
-		snprintf(why, len, "%s", load_why);
-	} else if (getpid() != loaded_by) {
+		snprintf(why, len, "%s", l->why);
+	} else if (getpid() != l->by) {
 		r = GANTRY_ERR_USAGE;
-		snprintf(why, len, "CUDA was initialised in process %d before it forked: fork before using CUDA",
-			 (int)loaded_by);
+		snprintf(why, len, "%s was initialised in process %d before it forked: fork before using %s", d->name,
+			 (int)l->by, d->name);
 	}
 	cuda_driver_mu_unlock(&cuda_driver_mu_one);
 	return r;
@@ -130,19 +86,20 @@ static gantry_result result_of(unsigned error)
 	return GANTRY_ERR_DEVICE;
 }
 
-const char *gantry_cuda_text(unsigned error, char *buf, size_t len)
+const char *gantry_cuda_text(const struct gantry_cuda_api *api, unsigned error, char *buf, size_t len)
 {
 	const char *name = NULL, *text = NULL;
 
-	if (cu.get_error_name(error, &name) != CUE_SUCCESS || !name)
-		name = "CUDA_ERROR_?";
-	if (cu.get_error_string(error, &text) != CUE_SUCCESS || !text)
+	if (api->get_error_name(error, &name) != CUE_SUCCESS || !name)
+		name = "unnamed error";
+	if (api->get_error_string(error, &text) != CUE_SUCCESS || !text)
 		text = "unknown error";
 	snprintf(buf, len, "%s (%s, %u)", text, name, error);
 	return buf;
 }
 
-gantry_result gantry_cuda_fail(unsigned error, const char *file, int line, const char *fmt, ...)
+gantry_result gantry_cuda_fail(const struct gantry_cuda_api *api, unsigned error, const char *file, int line,
+			       const char *fmt, ...)
 {
 	char what[256], text[128];
 	va_list args;
@@ -151,14 +108,14 @@ gantry_result gantry_cuda_fail(unsigned error, const char *file, int line, const
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
 	return gantry_fail(result_of(error), LOG_SUBSYS, file, line, "%s: %s", what,
-			   gantry_cuda_text(error, text, sizeof(text)));
+			   gantry_cuda_text(api, error, text, sizeof(text)));
 }
 
 /* ---- GPUs ---- */
 
 MUTEX_KIND(cuda_gpus_mu);
 static struct cuda_gpus_mu cuda_gpus_mu_one;
-static struct cuda_gpu *gpus[CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu);
+static struct cuda_gpu *gpus[GANTRY_DEVICE_CUDA + 1][CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu); /* by kind and index */
 
 static void gpu_destroy(struct cuda_gpu *g)
 {
@@ -173,11 +130,11 @@ static void gpu_destroy(struct cuda_gpu *g)
 			gantry_cuda_ipc_close_all(g);
 			cuda_unload_kernels(g);
 			if (g->side)
-				cu.stream_destroy(g->side);
+				g->api->stream_destroy(g->side);
 			gantry_cuda_queues_close(g);
 		}
 		cuda_leave(g, &was);
-		cu.primary_ctx_release(g->device);
+		g->api->primary_ctx_release(g->device);
 	}
 	free(g);
 }
@@ -188,7 +145,7 @@ static void gpu_close(struct gantry_device *dev)
 
 	cuda_gpus_mu_lock(&cuda_gpus_mu_one);
 	if (--g->refs == 0) {
-		gpus[dev->index] = NULL;
+		gpus[dev->kind][dev->index] = NULL;
 		gone = g;
 	}
 	/* Within the lock: a thread that reopens this GPU at once finds it closed, not half closed. */
@@ -218,11 +175,11 @@ static int numa_node_of(const char *bus_id)
 }
 
 /* 0 also where an older driver does not know it: it cannot export, then, and writes must be flushed. */
-static int attribute_of(const struct cuda_gpu *g, unsigned attribute)
+int gantry_cuda_attribute(const struct cuda_gpu *g, unsigned attribute)
 {
 	int value = 0;
 
-	return cu.device_get_attribute(&value, attribute, g->device) == CUE_SUCCESS ? value : 0;
+	return g->api->device_get_attribute(&value, attribute, g->device) == CUE_SUCCESS ? value : 0;
 }
 
 /* What the driver says about the GPU; needs no context. */
@@ -231,27 +188,28 @@ static gantry_result describe(struct cuda_gpu *g)
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = &g->base;
 
-	CU(cu.device_get(&g->device, dev->index), "gpu %d", dev->index);
-	CU(cu.device_get_name(dev->name, sizeof(dev->name), g->device), "name of gpu %d", dev->index);
-	CU(cu.device_get_pci_bus_id(dev->bus_id, sizeof(dev->bus_id), g->device), "PCI address of gpu %d", dev->index);
+	CU(g->api->device_get(&g->device, dev->index), "gpu %d", dev->index);
+	CU(g->api->device_get_name(dev->name, sizeof(dev->name), g->device), "name of gpu %d", dev->index);
+	CU(g->api->device_get_pci_bus_id(dev->bus_id, sizeof(dev->bus_id), g->device), "PCI address of gpu %d",
+	   dev->index);
 	for (char *p = dev->bus_id; *p; p++)
 		*p = (char)tolower((unsigned char)*p);
 	dev->numa_node = numa_node_of(dev->bus_id);
 	/* Pointers alone must say where they lead: copies, `pointer` and the FIFO's words rely on it. */
-	if (!attribute_of(g, CUV_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING))
+	if (!gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING))
 		FAIL(GANTRY_ERR_UNSUPPORTED, "gpu %d (%s) has no unified addressing", dev->index, dev->name);
-	g->sms = (uint32_t)attribute_of(g, CUV_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-	dev->ll128_local = attribute_of(g, CUV_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 7;
-	g->stores = attribute_of(g, CUV_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) && cu.stream_write_value64;
+	g->sms = (uint32_t)gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+	g->stores = gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) &&
+		    g->api->stream_write_value64;
 	dev->sleeps = 0;
-	dev->dmabuf = attribute_of(g, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) && cu.mem_get_handle_for_address_range;
-	g->writes_ordering = attribute_of(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
-	g->flush_options = attribute_of(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+	dev->dmabuf = gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) &&
+		      g->api->mem_get_handle_for_address_range;
+	g->driver->describe(g);
 out:
 	return r;
 }
 
-static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
+static gantry_result gpu_create(const struct cuda_driver *driver, int index, struct cuda_gpu **ret_gpu)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = calloc(1, sizeof(*g));
@@ -259,15 +217,17 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 
 	if (!g)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a device");
+	g->driver = driver;
+	g->api = driver->api;
 	gantry_list_init(&g->ipcs);
 	g->base.ops = &ops;
-	g->base.kind = GANTRY_DEVICE_CUDA;
+	g->base.kind = driver->kind;
 	g->base.index = index;
 	TRY(describe(g));
-	CU(cu.primary_ctx_retain(&g->ctx, g->device), "context of gpu %d (%s)", index, g->base.name);
+	CU(g->api->primary_ctx_retain(&g->ctx, g->device), "context of gpu %d (%s)", index, g->base.name);
 	was = cuda_here(g);
 	ENTER(g, was);
-	CU(gantry_cuda_stream_apart(&g->side), "create a stream on gpu %d", index);
+	CU(gantry_cuda_stream_apart(g, &g->side), "create a stream on gpu %d", index);
 	TRY(gantry_cuda_queues_open(g));
 	gantry_cuda_kernels_load(g);
 	g->base.max_blocks = g->nmodules ? g->sms : 0;
@@ -284,30 +244,32 @@ out:
 	return r;
 }
 
-gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev)
+gantry_result gantry_cuda_open(const struct cuda_driver *d, int index, struct gantry_device **ret_dev)
 {
 	gantry_result r = GANTRY_OK;
+	struct cuda_gpu **place;
 	char why[256];
 	int count = 0;
 
 	cuda_gpus_mu_lock(&cuda_gpus_mu_one);
 	TRY(gantry_params_load(0)); /* how waiting threads wait */
-	r = load_once(why, sizeof(why));
+	r = load_once(d, why, sizeof(why));
 	if (r != GANTRY_OK)
 		FAIL(r, "gpu %d: %s", index, why);
-	CU(cu.device_get_count(&count), "count gpus");
+	CU_OF(d->api, d->api->device_get_count(&count), "count gpus");
 	if (index < 0 || index >= count || index >= CUDA_MAX_GPUS)
 		FAIL(GANTRY_ERR_INVALID, "gpu %d does not exist: there are %d", index, count);
-	if (!gpus[index])
-		TRY(gpu_create(index, &gpus[index]));
-	gpus[index]->refs++;
-	*ret_dev = &gpus[index]->base;
+	place = &gpus[d->kind][index];
+	if (!*place)
+		TRY(gpu_create(d, index, place));
+	(*place)->refs++;
+	*ret_dev = &(*place)->base;
 out:
 	cuda_gpus_mu_unlock(&cuda_gpus_mu_one);
 	return r;
 }
 
-int gantry_device_cuda_count(char *why, size_t len)
+int gantry_cuda_count(const struct cuda_driver *d, char *why, size_t len)
 {
 	char text[128], reason[256];
 	int count = 0;
@@ -315,17 +277,27 @@ int gantry_device_cuda_count(char *why, size_t len)
 
 	if (len)
 		*why = '\0';
-	if (load_once(reason, sizeof(reason)) != GANTRY_OK) {
+	if (load_once(d, reason, sizeof(reason)) != GANTRY_OK) {
 		snprintf(why, len, "%s", reason);
 		return 0;
 	}
-	e = cu.device_get_count(&count);
+	e = d->api->device_get_count(&count);
 	if (e != CUE_SUCCESS)
-		snprintf(why, len, "the CUDA driver did not return a device count: %s",
-			 gantry_cuda_text(e, text, sizeof(text)));
+		snprintf(why, len, "the %s driver did not return a device count: %s", d->name,
+			 gantry_cuda_text(d->api, e, text, sizeof(text)));
 	else if (count == 0)
-		snprintf(why, len, "the CUDA driver shows no GPU");
+		snprintf(why, len, "the %s driver shows no GPU", d->name);
 	return e == CUE_SUCCESS ? count : 0;
+}
+
+gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev)
+{
+	return gantry_cuda_open(&gantry_driver_cuda, index, ret_dev);
+}
+
+int gantry_device_cuda_count(char *why, size_t len)
+{
+	return gantry_cuda_count(&gantry_driver_cuda, why, len);
 }
 
 bool gantry_device_cuda_offers_windows(char *why, size_t len)
@@ -355,28 +327,32 @@ uint32_t gantry_bus_hash(const char *bus_id)
 }
 
 /* The driver's word for both directions. No context is made on the other GPU: that would take memory of it. */
-static int reach_each_other(cu_device a, cu_device b)
+static int reach_each_other(const struct gantry_cuda_api *api, cu_device a, cu_device b)
 {
 	int there = 0, back = 0;
 
-	return cu.device_can_access_peer(&there, a, b) == CUE_SUCCESS && there &&
-	       cu.device_can_access_peer(&back, b, a) == CUE_SUCCESS && back;
+	return api->device_can_access_peer(&there, a, b) == CUE_SUCCESS && there &&
+	       api->device_can_access_peer(&back, b, a) == CUE_SUCCESS && back;
 }
 
 int gantry_device_apart(const struct gantry_device *dev, uint32_t *ret_hashes, int most)
 {
+	const struct cuda_driver *driver;
+	const struct gantry_cuda_api *api;
 	int count, n = 0;
 	cu_device own, other;
 	char bus_id[24];
 
-	if (dev->kind != GANTRY_DEVICE_CUDA)
+	if (dev->kind == GANTRY_DEVICE_HOST)
 		return 0;
-	count = gantry_device_cuda_count(NULL, 0);
-	if (count < 2 || cu.device_get(&own, dev->index) != CUE_SUCCESS)
+	driver = ((const struct cuda_gpu *)dev)->driver;
+	api = driver->api;
+	count = gantry_cuda_count(driver, NULL, 0);
+	if (count < 2 || api->device_get(&own, dev->index) != CUE_SUCCESS)
 		return 0;
 	for (int i = 0; i < count && n < most; i++) {
-		if (i == dev->index || cu.device_get(&other, i) != CUE_SUCCESS || reach_each_other(own, other) ||
-		    cu.device_get_pci_bus_id(bus_id, sizeof(bus_id), other) != CUE_SUCCESS)
+		if (i == dev->index || api->device_get(&other, i) != CUE_SUCCESS || reach_each_other(api, own, other) ||
+		    api->device_get_pci_bus_id(bus_id, sizeof(bus_id), other) != CUE_SUCCESS)
 			continue;
 		ret_hashes[n++] = gantry_bus_hash(bus_id);
 	}

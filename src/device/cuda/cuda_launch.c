@@ -32,11 +32,12 @@ void gantry_kernels_register(struct gantry_kernel_set *set)
 }
 
 /* nvcc and this compiler must have laid out the same struct; only newer drivers can tell. */
-static int same_layout(cu_function f, size_t size)
+static int same_layout(const struct gantry_cuda_api *api, cu_function f, size_t size)
 {
 	size_t offset, found;
 
-	return !cu.func_get_param_info || cu.func_get_param_info(f, 0, &offset, &found) != CUE_SUCCESS || found == size;
+	return !api->func_get_param_info || api->func_get_param_info(f, 0, &offset, &found) != CUE_SUCCESS ||
+	       found == size;
 }
 
 /* Also makes the driver load the kernel, see above. *ret_blocks is at least 1. */
@@ -48,7 +49,7 @@ static unsigned fit(struct cuda_gpu *g, const struct gantry_kernel *kernel, uint
 	unsigned e;
 
 	if (blocks == 0) {
-		e = cu.occupancy(&per_sm, g->functions[kernel->number], (int)lanes, 0);
+		e = g->api->occupancy(&per_sm, g->functions[kernel->number], (int)lanes, 0);
 		if (e == CUE_SUCCESS && per_sm < 1)
 			e = CUE_LAUNCH_OUT_OF_RESOURCES;
 		if (e != CUE_SUCCESS)
@@ -68,8 +69,8 @@ static unsigned find_kernel(struct cuda_gpu *g, cu_module module, const struct g
 	unsigned e;
 
 	snprintf(symbol, sizeof(symbol), "gantry_%s", kernel->name);
-	e = cu.module_get_function(f, module, symbol);
-	if (e == CUE_SUCCESS && !same_layout(*f, kernel->args_size))
+	e = g->api->module_get_function(f, module, symbol);
+	if (e == CUE_SUCCESS && !same_layout(g->api, *f, kernel->args_size))
 		e = CUE_INVALID_IMAGE;
 	if (e == CUE_SUCCESS)
 		e = fit(g, kernel, kernel->lanes, &blocks);
@@ -79,7 +80,8 @@ static unsigned find_kernel(struct cuda_gpu *g, cu_module module, const struct g
 static unsigned load_set(struct cuda_gpu *g, const struct gantry_kernel_set *set, const char **ret_what)
 {
 	cu_module *module = &g->modules[g->nmodules];
-	unsigned e = g->nmodules < CUDA_MODULES ? cu.module_load_data(module, set->fatbin) : CUE_INVALID_VALUE;
+	unsigned e = g->nmodules < CUDA_MODULES ? g->api->module_load_data(module, g->driver->image(set))
+						: CUE_INVALID_VALUE;
 
 	*ret_what = set->name;
 	if (e != CUE_SUCCESS)
@@ -99,13 +101,14 @@ void gantry_cuda_kernels_load(struct cuda_gpu *g)
 	char text[96];
 	unsigned e = CUE_SUCCESS;
 
-	snprintf(g->no_kernels, sizeof(g->no_kernels), "built without nvcc, so there are no kernels");
+	snprintf(g->no_kernels, sizeof(g->no_kernels), "built without %s, so there are no kernels",
+		 g->driver->compiler);
 	for (const struct gantry_kernel_set *set = gantry_kernel_sets; set && e == CUE_SUCCESS; set = set->next)
-		if (set->fatbin)
+		if (g->driver->image(set))
 			e = load_set(g, set, &what);
 	if (e != CUE_SUCCESS) {
 		snprintf(g->no_kernels, sizeof(g->no_kernels), "cannot load %s: %s", what,
-			 gantry_cuda_text(e, text, sizeof(text)));
+			 gantry_cuda_text(g->api, e, text, sizeof(text)));
 		LOG_WARN(DEVICE, "gpu %d (%s): %s", g->base.index, g->base.name, g->no_kernels);
 		cuda_unload_kernels(g);
 	} else if (!g->nmodules && gantry_kernel_sets) { /* a plugin launches nothing */
@@ -140,8 +143,8 @@ gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream
 		     l->kernel->together ? ", which run at the same time" : "");
 	memcpy(&params[0], &l->args, sizeof(params[0])); /* the driver reads it, whatever its prototype says */
 	params[1] = &abort;
-	CU(cu.launch_kernel(g->functions[l->kernel->number], l->blocks, 1, 1, lanes, 1, 1, 0, cuda_stream_of(s)->native,
-			    params, NULL),
+	CU(g->api->launch_kernel(g->functions[l->kernel->number], l->blocks, 1, 1, lanes, 1, 1, 0,
+				 cuda_stream_of(s)->native, params, NULL),
 	   "launch of %s with %u blocks on gpu %d", l->kernel->name, l->blocks, dev->index);
 out:
 	cuda_leave(g, &was);

@@ -40,14 +40,14 @@ gantry_result gantry_cuda_alloc(struct gantry_device *dev, size_t size, void **r
 	cu_ptr p = 0;
 
 	ENTER(g, was);
-	CU(cu.mem_alloc(&p, size), "allocate %s on gpu %d", SIZE_TEXT(size), dev->index);
-	CU(cu.memset_d8_async(p, 0, size, g->side), "clear %zu bytes on gpu %d", size, dev->index);
-	CU(gantry_cuda_wait(g->side), "wait for a stream of gpu %d", dev->index);
+	CU(g->api->mem_alloc(&p, size), "allocate %s on gpu %d", SIZE_TEXT(size), dev->index);
+	CU(g->api->memset_d8_async(p, 0, size, g->side), "clear %zu bytes on gpu %d", size, dev->index);
+	CU(gantry_cuda_wait(g, g->side), "wait for a stream of gpu %d", dev->index);
 	*ret_ptr = pointer_of(p);
 	p = 0;
 out:
 	if (p)
-		cu.mem_free(p);
+		g->api->mem_free(p);
 	cuda_leave(g, &was);
 	return r;
 }
@@ -56,7 +56,7 @@ gantry_result gantry_cuda_free(struct gantry_device *dev, void *ptr)
 {
 	if (!ptr)
 		return GANTRY_OK;
-	RETURN_CALL(cuda_gpu_of(dev), cu.mem_free(cu_ptr_of(ptr)), "free %p on gpu %d", ptr, dev->index);
+	RETURN_CALL(cuda_gpu_of(dev), cuda_api(dev)->mem_free(cu_ptr_of(ptr)), "free %p on gpu %d", ptr, dev->index);
 }
 
 /* The thread's memory policy, while the driver allocates: pages come from the GPU's side of the machine if they can. */
@@ -97,17 +97,17 @@ gantry_result gantry_cuda_alloc_mapped(struct gantry_device *dev, size_t size, v
 
 	ENTER(g, was);
 	policy_prefer(&policy, dev->numa_node);
-	e = cu.mem_host_alloc(&host, size, CUV_MEMHOSTALLOC_PORTABLE | CUV_MEMHOSTALLOC_DEVICEMAP);
+	e = g->api->mem_host_alloc(&host, size, CUV_MEMHOSTALLOC_PORTABLE | CUV_MEMHOSTALLOC_DEVICEMAP);
 	policy_restore(&policy);
 	CU(e, "allocate %s of pinned host memory for gpu %d", SIZE_TEXT(size), dev->index);
-	CU(cu.mem_host_get_device_pointer(&p, host, 0), "address of host memory on gpu %d", dev->index);
+	CU(g->api->mem_host_get_device_pointer(&p, host, 0), "address of host memory on gpu %d", dev->index);
 	memset(host, 0, size);
 	*ret_host = host;
 	*ret_device = pointer_of(p);
 	host = NULL;
 out:
 	if (host)
-		cu.mem_free_host(host);
+		g->api->mem_free_host(host);
 	cuda_leave(g, &was);
 	return r;
 }
@@ -116,7 +116,7 @@ gantry_result gantry_cuda_free_mapped(struct gantry_device *dev, void *host)
 {
 	if (!host)
 		return GANTRY_OK;
-	RETURN_CALL(cuda_gpu_of(dev), cu.mem_free_host(host), "free pinned host memory %p", host);
+	RETURN_CALL(cuda_gpu_of(dev), cuda_api(dev)->mem_free_host(host), "free pinned host memory %p", host);
 }
 
 /*
@@ -148,13 +148,13 @@ static gantry_result map_register(struct cuda_gpu *g, struct map *m)
 {
 	gantry_result r = GANTRY_OK;
 	cu_ptr first, last;
-	unsigned e =
-		cu.mem_host_register(m->host, m->size, CUV_MEMHOSTREGISTER_PORTABLE | CUV_MEMHOSTREGISTER_DEVICEMAP);
+	unsigned e = g->api->mem_host_register(m->host, m->size,
+					       CUV_MEMHOSTREGISTER_PORTABLE | CUV_MEMHOSTREGISTER_DEVICEMAP);
 
 	m->ours = e == CUE_SUCCESS;
 	if (e == CUE_HOST_MEMORY_ALREADY_REGISTERED &&
-	    cu.mem_host_get_device_pointer(&first, m->host, 0) == CUE_SUCCESS &&
-	    cu.mem_host_get_device_pointer(&last, (char *)m->host + m->size - 1, 0) == CUE_SUCCESS)
+	    g->api->mem_host_get_device_pointer(&first, m->host, 0) == CUE_SUCCESS &&
+	    g->api->mem_host_get_device_pointer(&last, (char *)m->host + m->size - 1, 0) == CUE_SUCCESS)
 		return GANTRY_OK;
 	CU(e, "map %zu bytes of host memory at %p into gpu %d", m->size, m->host, g->base.index);
 out:
@@ -184,7 +184,7 @@ gantry_result gantry_cuda_map_host(struct gantry_device *dev, void *host, size_t
 		m->size = size;
 		TRY(map_register(g, m));
 	}
-	CU(cu.mem_host_get_device_pointer(&p, host, 0), "address of host memory %p on gpu %d", host, dev->index);
+	CU(g->api->mem_host_get_device_pointer(&p, host, 0), "address of host memory %p on gpu %d", host, dev->index);
 	if (fresh)
 		gantry_list_append(&maps, &fresh->link);
 	fresh = NULL;
@@ -192,7 +192,7 @@ gantry_result gantry_cuda_map_host(struct gantry_device *dev, void *host, size_t
 	*ret_device = pointer_of(p);
 out:
 	if (fresh && fresh->ours)
-		cu.mem_host_unregister(host);
+		g->api->mem_host_unregister(host);
 	free(fresh);
 	cuda_leave(g, &was);
 	cuda_maps_mu_unlock(&cuda_maps_mu_one);
@@ -218,7 +218,7 @@ gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host)
 	gantry_list_remove(&m->link);
 	gone = m;
 	if (m->ours)
-		CU(cu.mem_host_unregister(host), "unmap host memory %p", host);
+		CU(g->api->mem_host_unregister(host), "unmap host memory %p", host);
 out:
 	free(gone);
 	cuda_leave(g, &was);
@@ -234,7 +234,7 @@ struct attributes {
 };
 
 /* For memory that CUDA does not know everything stays 0; that is no error. */
-static unsigned attributes_of(const void *ptr, struct attributes *ret)
+static unsigned attributes_of(const struct cuda_gpu *g, const void *ptr, struct attributes *ret)
 {
 	unsigned names[] = {CUV_POINTER_ATTRIBUTE_MEMORY_TYPE,
 			    CUV_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -247,7 +247,7 @@ static unsigned attributes_of(const void *ptr, struct attributes *ret)
 			  &ret->device_ptr, &ret->base,	   &ret->size};
 
 	memset(ret, 0, sizeof(*ret));
-	return cu.pointer_get_attributes(sizeof(names) / sizeof(*names), names, values, cu_ptr_of(ptr));
+	return g->api->pointer_get_attributes(sizeof(names) / sizeof(*names), names, values, cu_ptr_of(ptr));
 }
 
 gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info)
@@ -260,7 +260,7 @@ gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, st
 	uint64_t peers = load_relaxed(&g->peers);
 
 	ENTER(g, was);
-	CU(attributes_of(ptr, &a), "look at pointer %p", ptr);
+	CU(attributes_of(g, ptr, &a), "look at pointer %p", ptr);
 	if (a.type == CUV_MEMORYTYPE_DEVICE) {
 		info.kind = GANTRY_MEM_DEVICE;
 		info.device = a.ordinal;
@@ -287,7 +287,7 @@ static gantry_result range_of(struct cuda_gpu *g, const void *ptr, uintptr_t *re
 	gantry_result r = GANTRY_OK;
 	struct attributes a;
 
-	CU(attributes_of(ptr, &a), "look at pointer %p", ptr);
+	CU(attributes_of(g, ptr, &a), "look at pointer %p", ptr);
 	if (a.type != CUV_MEMORYTYPE_DEVICE || !a.base)
 		FAIL(GANTRY_ERR_INVALID, "%p is not memory of gpu %d", ptr, g->base.index);
 	*ret_base = (uintptr_t)a.base;
@@ -298,9 +298,9 @@ out:
 
 static unsigned copy_now(struct cuda_gpu *g, void *dst, const void *src, size_t size)
 {
-	unsigned e = cu.memcpy_async(cu_ptr_of(dst), cu_ptr_of(src), size, g->side);
+	unsigned e = g->api->memcpy_async(cu_ptr_of(dst), cu_ptr_of(src), size, g->side);
 
-	return e == CUE_SUCCESS ? gantry_cuda_wait(g->side) : e;
+	return e == CUE_SUCCESS ? gantry_cuda_wait(g, g->side) : e;
 }
 
 gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void *src, size_t size)
@@ -372,15 +372,15 @@ gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_d
 	int can = 0;
 	unsigned e;
 
-	if (other->kind != GANTRY_DEVICE_CUDA || g->device == peer->device) {
-		*ret_can = other->kind == GANTRY_DEVICE_CUDA;
+	if (other->kind != dev->kind || g->device == peer->device) {
+		*ret_can = other->kind == dev->kind;
 		return GANTRY_OK;
 	}
 	ENTER(g, was);
-	CU(cu.device_can_access_peer(&can, g->device, peer->device), "peer access of gpu %d to gpu %d", dev->index,
+	CU(g->api->device_can_access_peer(&can, g->device, peer->device), "peer access of gpu %d to gpu %d", dev->index,
 	   other->index);
 	if (can) {
-		e = cu.ctx_enable_peer_access(peer->ctx, 0);
+		e = g->api->ctx_enable_peer_access(peer->ctx, 0);
 		if (e != CUE_PEER_ACCESS_ALREADY_ENABLED)
 			CU(e, "enable access of gpu %d to memory of gpu %d", dev->index, other->index);
 		if (other->index < CUDA_MAX_GPUS)
@@ -408,8 +408,8 @@ gantry_result gantry_cuda_ipc_export(struct gantry_device *dev, void *base, size
 	if (size > all || (uintptr_t)base - start > all - size)
 		FAIL(GANTRY_ERR_INVALID, "export of %zu bytes at %p: the allocation is %zu bytes at %p", size, base,
 		     all, (void *)start);
-	CU(cu.ipc_get_mem_handle(&h.native, start), "export %zu bytes at %p of gpu %d (memory from cuMemAlloc can be)",
-	   size, base, dev->index);
+	CU(g->api->ipc_get_mem_handle(&h.native, start),
+	   "export %zu bytes at %p of gpu %d (memory from cuMemAlloc or hipMalloc can be)", size, base, dev->index);
 	h.process = gantry_process_id();
 	h.base = start;
 	h.size = all;
@@ -453,7 +453,7 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 		i->own = h.process == gantry_process_id();
 		i->mapped = (uintptr_t)h.base;
 		if (!i->own) {
-			CU(cu.ipc_open_mem_handle(&p, h.native, CUV_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+			CU(g->api->ipc_open_mem_handle(&p, h.native, CUV_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
 			   "map %llu bytes of another process into gpu %d", (unsigned long long)h.size, dev->index);
 			i->mapped = (uintptr_t)p;
 		}
@@ -490,7 +490,8 @@ gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr)
 	gone = found;
 	if (!gone->own) {
 		ENTER(g, was);
-		CU(cu.ipc_close_mem_handle(gone->mapped), "unmap memory of another process from gpu %d", dev->index);
+		CU(g->api->ipc_close_mem_handle(gone->mapped), "unmap memory of another process from gpu %d",
+		   dev->index);
 	}
 out:
 	free(gone);
@@ -504,7 +505,7 @@ void gantry_cuda_ipc_close_all(struct cuda_gpu *g)
 	gantry_list_each_entry_safe (i, &g->ipcs, struct ipc, link) {
 		gantry_list_remove(&i->link);
 		if (!i->own)
-			cu.ipc_close_mem_handle(i->mapped);
+			g->api->ipc_close_mem_handle(i->mapped);
 		free(i);
 	}
 }
@@ -521,9 +522,9 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	unsigned e;
 
 	ENTER(g, was);
-	CU(cu.device_get_attribute(&can, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, g->device), "dma-buf of gpu %d",
+	CU(g->api->device_get_attribute(&can, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, g->device), "dma-buf of gpu %d",
 	   dev->index);
-	if (!can || !cu.mem_get_handle_for_address_range)
+	if (!can || !g->api->mem_get_handle_for_address_range)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "gpu %d cannot export dma-bufs: %s", dev->index,
 		     can ? "the driver is older than CUDA 11.7"
 			 : "the driver or its kernel module does not support it");
@@ -536,10 +537,10 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	 * a mapping through BAR1, which a GPU that is coherent with the CPU (GH200, GB200) needs for other PCIe
 	 * devices; all others answer NOT_SUPPORTED, drivers before 12.8 INVALID_VALUE, and map that way anyhow.
 	 */
-	e = cu.mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
-						CUV_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+	e = g->api->mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+						     CUV_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
 	if (e == CUE_NOT_SUPPORTED || e == CUE_INVALID_VALUE)
-		e = cu.mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+		e = g->api->mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
 	CU(e, "export a dma-buf of %zu bytes at %p of gpu %d", whole, (void *)from, dev->index);
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC))
 		FAIL(GANTRY_ERR_SYSTEM, "close-on-exec of a dma-buf: %s", strerror(errno));
@@ -557,13 +558,5 @@ gantry_result gantry_cuda_flush_remote_writes(struct gantry_device *dev)
 {
 	struct cuda_gpu *g = cuda_gpu_of(dev);
 
-	if (g->writes_ordering >= CUV_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
-		return GANTRY_OK;
-	if (!cu.flush_gpu_direct_rdma_writes || !(g->flush_options & CUV_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST))
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "gpu %d does not order writes of other devices and cannot flush them",
-			 dev->index);
-	RETURN_CALL(g,
-		    cu.flush_gpu_direct_rdma_writes(CUV_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-						    CUV_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER),
-		    "flush remote writes to gpu %d", dev->index);
+	return g->driver->flush(g);
 }

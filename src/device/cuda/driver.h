@@ -234,23 +234,24 @@ struct gantry_cuda_api {
 #undef GANTRY_CUDA_FIELD
 };
 
-/* Written once, when the driver is loaded (cuda_device.c); read-only after that. */
+/* Written once, when the driver is loaded (cuda_driver.c); read-only after that. */
 extern struct gantry_cuda_api cu;
 
 /* "out of memory (CUDA_ERROR_OUT_OF_MEMORY)" */
-const char *gantry_cuda_text(unsigned error, char *buf, size_t len);
+const char *gantry_cuda_text(const struct gantry_cuda_api *api, unsigned error, char *buf, size_t len);
 /* Logs "<what>: <text of the error>" as gantry_fail does. */
-gantry_result gantry_cuda_fail(unsigned error, const char *file, int line, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
+gantry_result gantry_cuda_fail(const struct gantry_cuda_api *api, unsigned error, const char *file, int line,
+			       const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Like TRY, for a call of the driver: CU(cu.mem_free(p), "free %p", p). */
-#define CU(call, ...)                                                                                                  \
+/* Like TRY, for a call of a driver; in functions with a GPU `g`: CU(g->api->mem_free(p), "free %p", p). */
+#define CU_OF(api, call, ...)                                                                                          \
 	do {                                                                                                           \
 		unsigned cu_error = (call);                                                                            \
 		if (cu_error != CUE_SUCCESS) {                                                                         \
-			r = gantry_cuda_fail(cu_error, __FILE__, __LINE__, __VA_ARGS__);                               \
+			r = gantry_cuda_fail((api), cu_error, __FILE__, __LINE__, __VA_ARGS__);                        \
 			goto out;                                                                                      \
 		}                                                                                                      \
 	} while (0)
+#define CU(call, ...) CU_OF(g->api, call, __VA_ARGS__)
 
 #endif

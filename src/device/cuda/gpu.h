@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GPU behind device.h's table: shared by the files of this folder. */
+/*
+ * A GPU behind device.h's table: shared by the files of this folder. They reach the driver through a GPU's own table of
+ * calls (struct gantry_cuda_api); what tables cannot say is in struct cuda_driver.
+ */
 #ifndef GANTRY_DEVICE_CUDA_GPU_H
 #define GANTRY_DEVICE_CUDA_GPU_H
 
@@ -47,9 +50,26 @@ struct cuda_copy_queue {
 	uint64_t fenced;  /* atomic: what the word will be; written by the thread inside the driver */
 };
 
+struct cuda_gpu;
+
+/* A vendor's driver: cuda_driver.c. */
+struct cuda_driver {
+	enum gantry_device_kind kind;
+	const char *name;			      /* in texts: "CUDA" */
+	const char *compiler;			      /* that makes kernels for it */
+	const struct gantry_cuda_api *api;	      /* borrowed; complete once `load` has returned OK */
+	gantry_result (*load)(char *why, size_t len); /* called once; initialises the driver; logs nothing */
+	void (*describe)(struct cuda_gpu *g);	      /* what only it says about a GPU; g->device is known */
+	gantry_result (*flush)(struct cuda_gpu *g);   /* flush_remote_writes; the context is not current */
+	const unsigned char *(*image)(const struct gantry_kernel_set *set); /* NULL: built without its compiler */
+};
+extern const struct cuda_driver gantry_driver_cuda;
+
 struct cuda_gpu {
 	struct gantry_device base; /* first: a struct gantry_device * is this */
-	uint32_t refs;		   /* under the lock of cuda_device.c */
+	const struct cuda_driver *driver;
+	const struct gantry_cuda_api *api; /* the driver's */
+	uint32_t refs;			   /* under the lock of cuda_device.c */
 	cu_device device;
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must not wait for any kernel */
@@ -57,7 +77,7 @@ struct cuda_gpu {
 	void *words; /* owned, mapped: theirs */
 	uint32_t sms;
 	bool stores;			    /* words of 64 bits in stream order */
-	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */
+	int writes_ordering, flush_options; /* of NICs' writes: what the CUDA driver says */
 	uint64_t peers;			    /* atomic: GPUs whose memory kernels here may address */
 
 	cu_module modules[CUDA_MODULES]; /* one per set of kernels; none: `no_kernels` says why launches fail */
@@ -84,6 +104,10 @@ static inline struct cuda_stream *cuda_stream_of(struct gantry_stream *s)
 {
 	return (struct cuda_stream *)(void *)s;
 }
+static inline const struct gantry_cuda_api *cuda_api(struct gantry_device *dev)
+{
+	return cuda_gpu_of(dev)->api;
+}
 /* An event is the driver's own. */
 static inline cu_event cuda_event_of(struct gantry_dev_event *e)
 {
@@ -109,53 +133,59 @@ static inline struct cuda_was cuda_here(const struct cuda_gpu *g)
 }
 static inline unsigned cuda_enter_stream(struct cuda_gpu *g, struct cuda_was *ret_was)
 {
-	unsigned e = cu.ctx_get_current(&ret_was->ctx);
+	unsigned e = g->api->ctx_get_current(&ret_was->ctx);
 
 	ret_was->mode = CUV_STREAM_CAPTURE_MODE_RELAXED;
 	if (e != CUE_SUCCESS || ret_was->ctx == g->ctx)
 		return e;
-	return cu.ctx_set_current(g->ctx);
+	return g->api->ctx_set_current(g->ctx);
 }
 static inline unsigned cuda_enter(struct cuda_gpu *g, struct cuda_was *ret_was)
 {
 	unsigned e = cuda_enter_stream(g, ret_was);
 
-	return e == CUE_SUCCESS ? cu.thread_exchange_capture_mode(&ret_was->mode) : e;
+	return e == CUE_SUCCESS ? g->api->thread_exchange_capture_mode(&ret_was->mode) : e;
 }
 static inline void cuda_leave(struct cuda_gpu *g, struct cuda_was *was)
 {
 	if (was->mode != CUV_STREAM_CAPTURE_MODE_RELAXED)
-		cu.thread_exchange_capture_mode(&was->mode);
+		g->api->thread_exchange_capture_mode(&was->mode);
 	if (was->ctx != g->ctx)
-		cu.ctx_set_current(was->ctx);
+		g->api->ctx_set_current(was->ctx);
 }
 /* In functions with `r` and `out`; `was` starts as cuda_here(g), so that leaving without having entered does nothing. */
 #define ENTER(g, was) CU(cuda_enter((g), &(was)), "make gpu %d current", (g)->base.index)
 /* The end of an operation that is one call of the driver. NOT_READY is AGAIN, without a line in the log. */
-#define RETURN_CALL(g, call, ...)                                                                                      \
+#define RETURN_CALL(gpu, call, ...)                                                                                    \
 	do {                                                                                                           \
-		struct cuda_was cu_was = cuda_here(g);                                                                 \
-		unsigned cu_error = cuda_enter((g), &cu_was);                                                          \
+		struct cuda_gpu *cu_gpu = (gpu);                                                                       \
+		struct cuda_was cu_was = cuda_here(cu_gpu);                                                            \
+		unsigned cu_error = cuda_enter(cu_gpu, &cu_was);                                                       \
 		if (cu_error == CUE_SUCCESS)                                                                           \
 			cu_error = (call);                                                                             \
-		cuda_leave((g), &cu_was);                                                                              \
+		cuda_leave(cu_gpu, &cu_was);                                                                           \
 		if (cu_error == CUE_SUCCESS || cu_error == CUE_NOT_READY)                                              \
 			return cu_error == CUE_SUCCESS ? GANTRY_OK : GANTRY_AGAIN;                                     \
-		return gantry_cuda_fail(cu_error, __FILE__, __LINE__, __VA_ARGS__);                                    \
+		return gantry_cuda_fail(cu_gpu->api, cu_error, __FILE__, __LINE__, __VA_ARGS__);                       \
 	} while (0)
 
+/* cuda_device.c: what gantry_device_cuda, _hip and their counts do. */
+gantry_result gantry_cuda_open(const struct cuda_driver *d, int index, struct gantry_device **ret_dev);
+int gantry_cuda_count(const struct cuda_driver *d, char *why, size_t len);
+int gantry_cuda_attribute(const struct cuda_gpu *g, unsigned attribute); /* 0 where the driver does not know it */
 /* cuda_launch.c: finds the kernels; that there are none is no error until something is launched. */
 void gantry_cuda_kernels_load(struct cuda_gpu *g);
 static inline void cuda_unload_kernels(struct cuda_gpu *g)
 {
 	while (g->nmodules)
-		cu.module_unload(g->modules[--g->nmodules]);
+		g->api->module_unload(g->modules[--g->nmodules]);
 }
 /* cuda_memory.c: unmaps what was never closed. */
 void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
 /* cuda_stream.c: returns when everything in the stream is done, as the driver's calls do; the context is current. */
-unsigned gantry_cuda_wait(cu_stream stream);
-unsigned gantry_cuda_stream_apart(cu_stream *ret_stream); /* for stream_create_apart and the device's own; the same */
+unsigned gantry_cuda_wait(const struct cuda_gpu *g, cu_stream stream);
+unsigned gantry_cuda_stream_apart(const struct cuda_gpu *g,
+				  cu_stream *ret_stream); /* for stream_create_apart and the device's own; the same */
 
 #define OP(name, params) gantry_result gantry_cuda_##name params;
 #include "device/ops.def"

@@ -26,7 +26,7 @@ if [ ${#sources[@]} = 0 ]; then
 	exit 77
 fi
 
-COMPILER=$CLANG build build-fuzz fuzzers -DGANTRY_WERROR=ON -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined -DGANTRY_CUDA=OFF
+COMPILER=$CLANG build build-fuzz fuzzers -DGANTRY_WERROR=ON -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined -DGANTRY_CUDA=OFF -DGANTRY_HIP=OFF
 [ "$seconds" != build ] || exit 0
 mkdir -p corpus-work/crash
 passed=0

@@ -20,7 +20,7 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/tsan.supp}
 
 # What is built to be checked and not to be measured does not compile the kernels for GPUs again.
-FAST=(-DGANTRY_CUDA=OFF)
+FAST=(-DGANTRY_CUDA=OFF -DGANTRY_HIP=OFF)
 
 # run_tests DIR CTEST-OPTION...
 run_tests()

@@ -43,6 +43,8 @@
 
 #ifdef __CUDACC__
 #define GANTRY_FN static __host__ __device__ __forceinline__
+#elif defined(__HIPCC__)
+#define GANTRY_FN static inline __attribute__((host, device, always_inline, unused))
 #else
 #define GANTRY_FN static inline __attribute__((unused))
 #endif

@@ -136,7 +136,11 @@ GANTRY_FN int gantry_gin_idle(const struct gantry_gin_view *v)
 	asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(stop) : "l"(v->stop) : "memory");
 	return stop != 0;
 #else
+#ifdef __HIP_DEVICE_COMPILE__
+	__builtin_amdgcn_s_sleep(1);
+#else
 	sched_yield();
+#endif
 	return __atomic_load_n(v->stop, __ATOMIC_RELAXED) != 0;
 #endif
 }

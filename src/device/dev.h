@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The words that device code is written in. Kernel bodies (k_*.h) are compiled twice from one source: by nvcc for GPUs
- * and by the C compiler for CPU threads, and use nothing but these words, plain C and the layouts of gantry/fifo.h.
+ * The words that device code is written in. Kernel bodies (k_*.h) are compiled from one source by nvcc and by hipcc for
+ * GPUs and by the C compiler for CPU threads, and use nothing but these words, plain C and the layouts of gantry/fifo.h.
  *
  * A block is a team of lanes that share barriers: on a GPU a thread block, on the host one thread with one lane by
  * default (tests run several lanes, to check barriers). Words marked "block" are called by all lanes of a block at the
@@ -72,8 +72,10 @@
 
 #include "gantry/fifo.h"
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 #include "device/cuda/dev_cuda.h"
+#elif defined(__HIPCC__)
+#include "device/hip/dev_hip.h"
 #else
 #include "device/host/dev_host.h"
 #endif

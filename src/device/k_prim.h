@@ -373,7 +373,7 @@ DEV uint32_t prim_input_at(const struct prim_slice *s)
 
 /* Lines of LL that a lane does at a time: neighbours on the host, where loops over them are vectorised; on a GPU the
  * neighbouring line is the neighbouring lane's. */
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 enum { PRIM_LL_BATCH = 1 };
 #else
 enum { PRIM_LL_BATCH = 64 };

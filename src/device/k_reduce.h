@@ -13,7 +13,7 @@
 #include "device/dev.h"
 #include "device/types_dev.h"
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 DEV void dev_reduce_many(const struct dev_reduction *d, uint64_t bytes)
 {
 	struct dev_plan p;

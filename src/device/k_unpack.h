@@ -27,8 +27,10 @@ struct dev_frags {
  * each, dev_unpack_grid for short blocks, as many as the list needs, dev_unpack_beside for one block of a kernel that
  * does other things too.
  */
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 #include "device/cuda/dev_unpack.h"
+#elif defined(__HIPCC__)
+#include "device/hip/dev_hip_unpack.h"
 #else
 DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
 {

@@ -37,8 +37,10 @@ DEV const char *dev_unpack_byte(const struct dev_frags *f, uint64_t i, uint64_t 
 	return NULL;
 }
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 #include "device/cuda/dev_unpack_sum.h"
+#elif defined(__HIPCC__)
+#include "device/hip/dev_hip_unpack_sum.h"
 #else
 /* n elements at `pos` of the input with those that arrived. */
 DEV void dev_unpack_join(const struct dev_unpack_sum *r, uint64_t pos, const void *arrived, char *dst, uint64_t n)

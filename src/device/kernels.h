@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels and sets of them. A set is compiled twice: its bodies for CPU threads, and a fatbin for GPUs that is embedded
- * beside them. It registers itself when the program or library that holds it is loaded, before any device is opened. A
+ * Kernels and sets of them. A set is compiled for CPU threads, and for each vendor's GPUs into an image that is
+ * embedded beside that: a fatbin by nvcc, a bundle of code objects by hipcc. It registers itself when the program or library that holds it is loaded, before any device is opened. A
  * kernel is named by the address of its record, so a program holds the sets that it launches kernels of and no others:
  * the plugin none, libgantry.so the product's, the tool the benchmarks' as well.
  */
@@ -28,7 +28,8 @@ struct gantry_kernel_set {
 	const char *name;
 	struct gantry_kernel *const *kernels;
 	uint32_t n;
-	const unsigned char *fatbin, *fatbin_end; /* NULL: built without nvcc */
+	const unsigned char *fatbin, *fatbin_end;	/* NULL: built without nvcc */
+	const unsigned char *hip_image, *hip_image_end; /* NULL: built without hipcc */
 };
 
 extern struct gantry_kernel_set *gantry_kernel_sets; /* all that are registered; constant once main runs */

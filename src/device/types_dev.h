@@ -32,9 +32,12 @@
 #include "device/dev.h"
 #include "gantry/types.h"
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 #define DEV_ELEM static __device__ __forceinline__
 #define DEV_BIG static __device__ __noinline__
+#elif defined(__HIPCC__)
+#define DEV_ELEM static __device__ __forceinline__ __attribute__((unused))
+#define DEV_BIG static __device__ __noinline__ __attribute__((unused))
 #else
 #define DEV_ELEM static inline __attribute__((always_inline, unused))
 #define DEV_BIG static __attribute__((noinline, unused))
@@ -344,7 +347,7 @@ DEV_ELEM uint32_t dev_red_single(uint32_t op, uint32_t premul, uint32_t last)
 	X(SCALE, scale, tag)                                                                                           \
 	X(DIV, div, tag)
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 #include "device/types_cuda.h"
 #else
 #include "device/types_host.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dev_copy for GPUs: a block copies at full width whatever the alignment. Part of dev_cuda.h.
+ * dev_copy for GPUs of both vendors: a block copies at full width whatever the alignment. Part of dev_cuda.h and of
+ * hip/dev_hip.h.
  *
  *   both ends agree modulo 16    16-byte loads and stores, 4 of each in flight per lane
  *   they differ                  16-byte aligned stores; each is cut out of two aligned loads by a funnel shift. The
@@ -13,7 +14,11 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_COPY_H
 #define GANTRY_DEVICE_CUDA_DEV_COPY_H
 
+#ifdef __HIPCC__
+#include "device/hip/dev_hip_access.h"
+#else
 #include "device/cuda/dev_access.h"
+#endif
 
 enum { DEV_COPY_SMALL = 64 };
 

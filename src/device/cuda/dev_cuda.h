@@ -47,55 +47,9 @@ DEV uint32_t dev_blocks(void)
 	return gridDim.x;
 }
 
-/* What a block keeps for these words. A shared variable of a function is one per kernel, wherever it is inlined. */
-struct dev_team {
-	const uint32_t *abort;	/* of the launch; NULL: none */
-	uint64_t box[8];	/* lane 0's, for dev_share */
-	unsigned long long sum; /* for dev_sum */
-};
-DEV struct dev_team *dev_my_team(void)
-{
-	__shared__ struct dev_team team;
-
-	return &team;
-}
-/* block: first thing in a kernel (kernel_set.h). */
 #define DEV_SLEEPS 0
+#include "device/cuda/dev_team.h"
 
-DEV void dev_begin(const uint32_t *abort)
-{
-	if (dev_lane() == 0)
-		dev_my_team()->abort = abort;
-	__syncthreads();
-}
-
-DEV void dev_barrier(void)
-{
-	__syncthreads();
-}
-/* Unrolled, and by memcpy, so that what p points to stays in registers. The second barrier keeps lane 0 from
- * overwriting the value, in the next call, before all have read this one. */
-DEV void dev_share(void *p, uint32_t bytes)
-{
-	uint64_t w;
-
-	if (dev_lane() == 0) {
-#pragma unroll
-		for (uint32_t i = 0; i < 8; i++)
-			if (8 * i < bytes) {
-				memcpy(&w, (char *)p + 8 * i, 8);
-				dev_my_team()->box[i] = w;
-			}
-	}
-	__syncthreads();
-#pragma unroll
-	for (uint32_t i = 0; i < 8; i++)
-		if (8 * i < bytes) {
-			w = dev_my_team()->box[i];
-			memcpy((char *)p + 8 * i, &w, 8);
-		}
-	__syncthreads();
-}
 DEV int dev_all(int yes)
 {
 	return __syncthreads_and(yes);
@@ -181,152 +135,22 @@ DEV void dev_load2(const uint64_t *p, uint64_t *ret_a, uint64_t *ret_b)
 	*ret_b = b;
 }
 
-DEV void dev_post(struct gantry_slot *s, uint64_t meta, uint64_t where)
+DEV void dev_nap(void)
 {
-	dev_store2(&s->meta, meta, where);
-}
-/* The fence stands before both words and not between them: it need not wait until `where` has crossed the bus, and both
- * words are ordered after the payload. */
-DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
-{
-	dev_fence();
-	dev_store2(&s->meta, meta, where);
-}
-/* A GPU cannot make a system call: a waiter polls. */
-DEV void dev_notify(struct gantry_eventcount *eventcount)
-{
-	(void)eventcount;
-}
-DEV void dev_leave(void)
-{
-}
-
-/* Waiting. Polls of host memory cost about a microsecond each, so the abort flag is looked at about once in a
- * millisecond; a wait that has become long backs off to leave the memory system to lanes that move data. */
-struct dev_wait {
-	uint32_t n;
-	uint64_t began; /* dev_clock, when it had become long; 0: it has not */
-};
-enum { DEV_WAIT_TIMED = 32, DEV_WAIT_ABORT = 1024, DEV_WAIT_LONG = 1u << 16, DEV_WAIT_SLEEP_NS = 40 };
-
-DEV void dev_wait_init(struct dev_wait *w)
-{
-	w->n = 0;
-	w->began = 0;
-}
-DEV void dev_wait_proxied(struct dev_wait *w, int yes)
-{
-	(void)w;
-	(void)yes;
-}
-DEV int dev_wait_is_long(const struct dev_wait *w)
-{
-	return w->n >= DEV_WAIT_ABORT;
-}
-DEV int dev_wait(struct dev_wait *w)
-{
-	w->n++;
-	if (w->n == DEV_WAIT_TIMED)
-		w->began = dev_clock();
-	if (w->n >= DEV_WAIT_LONG) {
-		w->n = DEV_WAIT_LONG + (w->n - DEV_WAIT_LONG) % DEV_WAIT_ABORT; /* stays long, never wraps */
-		__nanosleep(DEV_WAIT_SLEEP_NS);
-	}
-	if (w->n % DEV_WAIT_ABORT == 0) {
-		const uint32_t *abort = dev_my_team()->abort;
-
-		return abort && dev_load_relaxed32(abort) != 0;
-	}
-	return 0;
-}
-DEV void dev_wait_done(struct dev_wait *w)
-{
-	(void)w;
-}
-DEV void dev_failed(uint32_t error)
-{
-	struct dev_wait w;
-
-	(void)error; /* in the launch's result */
-	if (!dev_my_team()->abort)
-		return;
-	dev_wait_init(&w);
-	while (!dev_wait(&w))
-		;
+	__nanosleep(40);
 }
 
 #include "device/cuda/dev_copy.h"
+#include "device/cuda/dev_wait.h"
+
+#include "device/cuda/dev_lines.h"
 
 /*
- * ---- lines; the layouts are in gantry/fifo.h ----
- *
- * LL: a lane moves a line by itself, 16 bytes at once. Each 8-byte word carries its own flag, so nothing depends on
- * the two being seen together.
- *
  * LL128: eight neighbouring lanes move a line together, 16 bytes each; the last one has the flag in its upper word.
  * Here the flag does vouch for the other lanes' data. That holds because the eight accesses of one instruction are one
  * 128-byte access, and such a line is written and read whole in the memory of a GPU (and over NVLink), from compute
  * capability 7.0 on; it does not hold over PCIe. So the eight lanes must be together at the instruction itself.
  */
-
-DEV void dev_ll_store(uint64_t *line, uint64_t data8, uint32_t flag)
-{
-	uint64_t high = (uint64_t)flag << 32;
-
-	dev_store2(line, high | (uint32_t)data8, high | data8 >> 32);
-}
-/* 0: not there yet, *ret_data is not written. */
-DEV int dev_ll_load(const uint64_t *line, uint32_t flag, uint64_t *ret_data)
-{
-	uint64_t a, b;
-
-	dev_load2(line, &a, &b);
-	if ((uint32_t)(a >> 32) != flag || (uint32_t)(b >> 32) != flag)
-		return 0;
-	*ret_data = (uint32_t)a | b << 32;
-	return 1;
-}
-
-/* n <= 8 bytes of plain memory as a word, the first byte lowest; as wide as the alignment allows. */
-DEV uint64_t dev_gather8(const char *p, uint32_t n)
-{
-	uint64_t v = 0;
-
-	if (n < 8 || (uintptr_t)p & 1) {
-		for (uint32_t i = 0; i < n; i++)
-			v |= (uint64_t)(unsigned char)p[i] << 8 * i;
-	} else if (((uintptr_t)p & 7) == 0) {
-		v = *(const uint64_t *)p;
-	} else if (((uintptr_t)p & 3) == 0) {
-		const uint32_t *q = (const uint32_t *)p;
-
-		v = q[0] | (uint64_t)q[1] << 32;
-	} else {
-		const uint16_t *q = (const uint16_t *)p;
-
-		v = q[0] | (uint64_t)q[1] << 16 | (uint64_t)q[2] << 32 | (uint64_t)q[3] << 48;
-	}
-	return v;
-}
-DEV void dev_scatter8(char *p, uint64_t v, uint32_t n)
-{
-	if (n < 8 || (uintptr_t)p & 1) {
-		for (uint32_t i = 0; i < n; i++)
-			p[i] = (char)(v >> 8 * i);
-	} else if (((uintptr_t)p & 7) == 0) {
-		*(uint64_t *)p = v;
-	} else if (((uintptr_t)p & 3) == 0) {
-		uint32_t *q = (uint32_t *)p;
-
-		q[0] = (uint32_t)v;
-		q[1] = (uint32_t)(v >> 32);
-	} else {
-		uint16_t *q = (uint16_t *)p;
-
-		for (int i = 0; i < 4; i++)
-			q[i] = (uint16_t)(v >> 16 * i);
-	}
-}
 
 /* Lanes per line: they call dev_ll128_put and dev_ll128_get together, with the same arguments. */
 DEV uint32_t dev_ll128_width(void)

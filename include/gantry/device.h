@@ -3,7 +3,9 @@
  * Devices and streams of Gantry's own API.
  *
  * A device is a GPU or the host itself, whose "kernels" run on CPU threads: programs written for one run on the other.
- * No CUDA headers are needed; a CUstream or cudaStream_t is passed to gantry_stream_wrap as a void pointer.
+ * No CUDA or HIP headers are needed; a CUstream, cudaStream_t or hipStream_t is passed to gantry_stream_wrap as a void
+ * pointer. AMD's GPUs (GANTRY_DEVICE_HIP) are compiled for and run against a stand-in for the HIP runtime; no such GPU has
+ * run them yet.
  *
  * THREADS. All calls may be made by any thread, at the same time too. A device or stream is closed or destroyed when no
  * other call uses it, and what came from a device before the device itself.
@@ -22,7 +24,7 @@ extern "C" {
 struct gantry_device;
 struct gantry_stream;
 
-enum gantry_device_kind { GANTRY_DEVICE_HOST = 0, GANTRY_DEVICE_CUDA = 1 };
+enum gantry_device_kind { GANTRY_DEVICE_HOST = 0, GANTRY_DEVICE_CUDA = 1, GANTRY_DEVICE_HIP = 2 };
 
 /* Opens a device, or takes another reference to it. index: the GPU's number; 0 for the host. */
 GANTRY_API gantry_result gantry_device_open(enum gantry_device_kind kind, int index, struct gantry_device **ret_dev);

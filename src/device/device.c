@@ -34,6 +34,16 @@ const struct gantry_device_traits *gantry_traits_of_kind(int kind)
 						.coll_step = 512u << 10,
 						.dmabuf_why = "the GPU driver cannot export dma-buf",
 						.dmabuf_help = "NVIDIA's open kernel modules, CUDA 11.7 or later"},
+			[GANTRY_DEVICE_HIP] = {.needs_own_copy = true,
+					       .calls_may_wait = true,
+					       .has_own_clock = true,
+					       .link_per_channel = true,
+					       .channels = 8,
+					       .p2p_step = 512u << 10,
+					       .net_step = 1u << 20,
+					       .coll_step = 512u << 10,
+					       .dmabuf_why = "HIP memory cannot be exported as dma-buf yet",
+					       .dmabuf_help = "a GPU with the CUDA driver"},
 		};
 
 	return kind >= 0 && (size_t)kind < sizeof(kinds) / sizeof(*kinds) ? &kinds[kind] : &none;
@@ -48,6 +58,8 @@ gantry_result gantry_device_open(enum gantry_device_kind kind, int index, struct
 		return gantry_device_host(ret_dev);
 	case GANTRY_DEVICE_CUDA:
 		return gantry_device_cuda(index, ret_dev);
+	case GANTRY_DEVICE_HIP:
+		return gantry_device_hip(index, ret_dev);
 	}
 	FAIL_NOW(GANTRY_ERR_INVALID, "unknown device kind %d", (int)kind);
 }

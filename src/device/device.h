@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device: where kernels run and where their memory is. Two implementations behind one table:
+ * A device: where kernels run and where their memory is. Two implementations behind one table, and two drivers of the
+ * second one:
  *
  *   host/   kernels on CPU threads; device memory is host memory (a memfd each, so that other processes can map it)
  *   cuda/   a GPU, through the driver API opened at run time; kernels from an embedded fatbin
+ *   hip/    a GPU of AMD's: what cuda/ does, over the HIP runtime in place of the driver API
  *
  * Everything above sees only this table. All calls may be made by any thread. Calls that a device cannot do answer
  * ERR_UNSUPPORTED with a reason in the log, never NULL entries.
@@ -102,6 +104,7 @@ struct gantry_device {
 	int numa_node; /* -1: unknown */
 	char name[64];
 	char bus_id[24]; /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
+	int flushes;	 /* flush_remote_writes has something to do: the CPU asks for it after each write of a NIC's */
 	int dmabuf;	 /* dmabuf_export works for its memory, as far as the driver says */
 	int reports; /* its streams return the error of a kernel that failed (failure.h); 0: such a kernel does not end,
 			  * and neither does its stream get on, until the launch's abort flag is set */
@@ -136,6 +139,7 @@ gantry_result gantry_fence_await(struct gantry_device *dev, enum gantry_copy_que
 /* One object per process and device, shared and counted. */
 gantry_result gantry_device_host(struct gantry_device **ret_dev);
 gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev);
+gantry_result gantry_device_hip(int index, struct gantry_device **ret_dev);
 /* The GPU that is current in the calling thread; the host device where there is no driver or no GPU is current. */
 gantry_result gantry_device_current(struct gantry_device **ret_dev);
 /* GPUs that this process sees and that do not, by the driver's word, address memory of `dev`, or `dev` theirs: the hash of
@@ -144,6 +148,7 @@ int gantry_device_apart(const struct gantry_device *dev, uint32_t *ret_hashes, i
 uint32_t gantry_bus_hash(const char *bus_id); /* never 0 */
 /* How many GPUs the driver shows; 0 with the reason in `why` when there is no driver. */
 int gantry_device_cuda_count(char *why, size_t len);
+int gantry_device_hip_count(char *why, size_t len);
 /* Whether all GPUs let network cards reach memory that the program maps itself: NCCL makes windows of such memory once there
  * is a GIN plugin. false: the reason is in `why`. */
 bool gantry_device_cuda_offers_windows(char *why, size_t len);

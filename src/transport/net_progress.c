@@ -474,6 +474,19 @@ static gantry_result start_flush(struct net_link *l, struct net_recv *recv)
 	return r;
 }
 
+/* What the network has written to the memory of some devices is there after a flush of theirs, behind that of the network. */
+static gantry_result flush_device(struct net_link *l, const struct net_recv *recv)
+{
+	struct gantry_device *dev = l->context->device;
+	uint64_t size = 0;
+
+	if (!dev->flushes || l->context->unpack || !l->context->gdr)
+		return GANTRY_OK;
+	for (int i = 0; i < recv->n; i++)
+		size += ((struct net_conn *)recv->pc[i]->resources)->steps[recv->step[i] % GANTRY_STEPS].size;
+	return size ? dev->ops->flush_remote_writes(dev) : GANTRY_OK;
+}
+
 static void hand_over(struct net_recv *recv)
 {
 	ASSERT(recv->arrived && !recv->over);
@@ -522,6 +535,7 @@ static gantry_result complete_one(struct net_link *l, struct net_recv *recv, int
 		TRY_NOW(take_arrival(l, recv, sizes));
 		TRY_NOW(start_flush(l, recv));
 	} while (recv->request);
+	TRY_NOW(flush_device(l, recv));
 	hand_over(recv);
 	recv->over = 1;
 	return GANTRY_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory and launches for tests of the unpack kernels, on the host device or, with the argument "cuda", on GPU 0. All
+ * Memory and launches for tests of the unpack kernels, on the host device or, with the argument "cuda", on GPU 0, with "hip"
+ * on GPU 0 of the fake HIP runtime. All
  * memory is mapped, so that the test reads and writes it like its own.
  */
 #ifndef GANTRY_TESTS_K_UNPACK_UTIL_H
@@ -9,6 +10,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "fixtures/hip/hip_images.h"
 #include "kernels/bench.h"
 #include "test.h"
 
@@ -41,9 +43,19 @@ static inline void area_free(struct area *a)
 
 static inline void open_device(int argc, char **argv)
 {
-	on_gpu = argc > 1 && strcmp(argv[1], "cuda") == 0;
+	const char *kind = argc > 1 ? argv[1] : "host";
+	int hip = strcmp(kind, "hip") == 0;
+	struct fake_hip *fake = NULL;
+
+	on_gpu = hip || strcmp(kind, "cuda") == 0;
 	CHECK_OK(gantry_params_load(0));
-	CHECK_EQ(gantry_device_open(on_gpu ? GANTRY_DEVICE_CUDA : GANTRY_DEVICE_HOST, 0, &dev), GANTRY_OK);
+	if (hip)
+		FAKE_HIP_OPEN(fake);
+	CHECK_EQ(gantry_device_open(hip	     ? GANTRY_DEVICE_HIP
+				    : on_gpu ? GANTRY_DEVICE_CUDA
+					     : GANTRY_DEVICE_HOST,
+				    0, &dev),
+		 GANTRY_OK);
 	CHECK_OK(gantry_stream_create(dev, &stream));
 }
 static inline void close_device(void)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For tests of transports: one end of a connection with its own stream, eventcounts and proxy, and transfers over it.
- * On the host device, or with GANTRY_TEST_DEVICE=cuda on GPU 0.
+ * On the host device, or with GANTRY_TEST_DEVICE=cuda on GPU 0, with GANTRY_TEST_DEVICE=hip on GPU 0 of the fake HIP
+ * runtime.
  */
 #ifndef GANTRY_TESTS_TRANSPORT_UTIL_H
 #define GANTRY_TESTS_TRANSPORT_UTIL_H
@@ -11,6 +12,7 @@
 
 #include "device/device.h"
 #include "device/work.h"
+#include "fixtures/hip/hip_images.h"
 #include "proxy/proxy.h"
 #include "test.h"
 #include "transport/transport.h"
@@ -36,21 +38,31 @@ struct side {
 	struct seen *host, *seen; /* the same, as the CPU and as the device addresses it */
 };
 
-static inline int on_gpu(void)
+static inline enum gantry_device_kind test_kind(void)
 {
 	const char *device = getenv("GANTRY_TEST_DEVICE");
 
-	return device && strcmp(device, "cuda") == 0;
+	return !device			     ? GANTRY_DEVICE_HOST
+	       : strcmp(device, "cuda") == 0 ? GANTRY_DEVICE_CUDA
+	       : strcmp(device, "hip") == 0  ? GANTRY_DEVICE_HIP
+					     : GANTRY_DEVICE_HOST;
+}
+static inline int on_gpu(void)
+{
+	return test_kind() != GANTRY_DEVICE_HOST;
 }
 
 static inline struct gantry_device *open_device(void)
 {
 	struct gantry_device *dev = NULL;
+	struct fake_hip *fake = NULL;
 	char why[256] = "";
 
-	if (on_gpu() && gantry_device_cuda_count(why, sizeof(why)) < 1)
+	if (test_kind() == GANTRY_DEVICE_CUDA && gantry_device_cuda_count(why, sizeof(why)) < 1)
 		SKIP("no GPU: %s", why);
-	CHECK_OK(gantry_device_open(on_gpu() ? GANTRY_DEVICE_CUDA : GANTRY_DEVICE_HOST, 0, &dev));
+	if (test_kind() == GANTRY_DEVICE_HIP)
+		FAKE_HIP_OPEN(fake);
+	CHECK_OK(gantry_device_open(test_kind(), 0, &dev));
 	return dev;
 }
 
@@ -77,7 +89,7 @@ static inline struct gantry_peer_info info_of(int rank, uint64_t process)
 
 	if (on_gpu()) {
 		dev = open_device();
-		i.device_kind = GANTRY_DEVICE_CUDA;
+		i.device_kind = test_kind();
 		i.sleeps = 0;
 		snprintf(i.bus_id, sizeof(i.bus_id), "%s", dev->bus_id);
 		gantry_device_close(dev);

@@ -36,24 +36,48 @@
 
 #define LIBRARY "libnccl-net-gantry.so"
 
-static const char no_kernels[] = "this build has no CUDA kernels";
+/* GPUs of a driver. */
+struct gpus {
+	enum gantry_device_kind kind;
+	const char *driver; /* in the report: "cuda" */
+	const char *name;   /* "gpu %d" */
+	int (*count)(char *why, size_t len);
+	const char *no_kernels, *build;
+};
+static const struct gpus nvidia = {
+	GANTRY_DEVICE_CUDA,
+	"cuda",
+	"gpu",
+	gantry_device_cuda_count,
+	"this build has no CUDA kernels",
+	"build with nvcc, for this GPU's compute capability (GANTRY_CUDA_ARCHS)",
+};
+static const struct gpus amd = {
+	GANTRY_DEVICE_HIP,
+	"hip",
+	"hip gpu",
+	gantry_device_hip_count,
+	"this build has no HIP kernels",
+	"build with hipcc, for this GPU's architecture (GANTRY_HIP_ARCHS)",
+};
 
 /* Bytes of kernels for GPUs. */
-static size_t embedded(void)
+static size_t embedded(enum gantry_device_kind kind)
 {
 	size_t size = 0;
 
 	for (const struct gantry_kernel_set *set = gantry_kernel_sets; set; set = set->next)
-		size += (size_t)(set->fatbin_end - set->fatbin);
+		size += kind == GANTRY_DEVICE_HIP ? (size_t)(set->hip_image_end - set->hip_image)
+						  : (size_t)(set->fatbin_end - set->fatbin);
 	return size;
 }
 
-static void say_gpu(struct doctor *d, int index)
+static void say_gpu(struct doctor *d, const struct gpus *of, int index)
 {
 	struct gantry_device *dev;
-	const char *name = TEXT("gpu %d", index);
+	const char *name = TEXT("%s %d", of->name, index);
 
-	if (gantry_device_cuda(index, &dev) != GANTRY_OK) {
+	if (gantry_device_open(of->kind, index, &dev) != GANTRY_OK) {
 		doctor_say(d, "gpu", name, DOCTOR_WARN, "not usable", gantry_last_error(), "");
 		doctor_can(d, DOCTOR_GPU, 0, gantry_last_error());
 		return;
@@ -61,11 +85,11 @@ static void say_gpu(struct doctor *d, int index)
 	doctor_say(d, "gpu", name, dev->max_blocks ? DOCTOR_OK : DOCTOR_WARN, dev->name,
 		   TEXT("at %s, numa node %d, %s", dev->bus_id, dev->numa_node,
 			dev->max_blocks ? "runs the kernels of this build" : "cannot run the kernels of this build"),
-		   dev->max_blocks ? "" : "build with nvcc, for this GPU's compute capability (GANTRY_CUDA_ARCHS)");
+		   dev->max_blocks ? "" : of->build);
 	doctor_can(d, DOCTOR_GPU, dev->max_blocks > 0,
-		   dev->max_blocks ? dev->name
-		   : embedded()	   ? TEXT("%s cannot run its kernels", dev->name)
-				   : no_kernels);
+		   dev->max_blocks	? dev->name
+		   : embedded(of->kind) ? TEXT("%s cannot run its kernels", dev->name)
+					: of->no_kernels);
 	doctor_near(d, name, dev);
 	gantry_device_close(dev);
 }
@@ -73,32 +97,40 @@ static void say_gpu(struct doctor *d, int index)
 void doctor_gpu(struct doctor *d)
 {
 	struct gantry_device *host;
-	char why[256];
-	int n = gantry_device_cuda_count(why, sizeof(why));
+	char why[256], why_hip[256];
+	int n = nvidia.count(why, sizeof(why)), hip = amd.count(why_hip, sizeof(why_hip));
 
 	if (gantry_device_host(&host) == GANTRY_OK) {
 		doctor_near(d, "cpus", host);
 		gantry_device_close(host);
 	}
 	for (int i = 0; i < n; i++)
-		say_gpu(d, i);
-	if (n)
-		return;
-	doctor_say(d, "gpu", "cuda", DOCTOR_NOTE, "none", why,
-		   "nothing, if there is no GPU: kernels run on CPU threads");
-	doctor_can(d, DOCTOR_GPU, 0, why);
+		say_gpu(d, &nvidia, i);
+	for (int i = 0; i < hip; i++)
+		say_gpu(d, &amd, i);
+	if (!n)
+		doctor_say(d, "gpu", nvidia.driver, DOCTOR_NOTE, "none", why,
+			   "nothing, if there is no GPU: kernels run on CPU threads");
+	if (!hip)
+		doctor_say(d, "gpu", amd.driver, DOCTOR_NOTE, "none", why_hip, "nothing, if there is no AMD GPU");
+	if (!n && !hip)
+		doctor_can(d, DOCTOR_GPU, 0, why);
+}
+
+static void say_kernels_of(struct doctor *d, const struct gpus *of, const char *name, const char *help)
+{
+	size_t size = embedded(of->kind);
+
+	if (size)
+		doctor_say(d, "build", name, DOCTOR_OK, SIZE_TEXT(size), "embedded; run on GPUs of this machine", "");
+	else
+		doctor_say(d, "build", name, DOCTOR_NOTE, "no", "kernels run on CPU threads only", help);
 }
 
 static void say_kernels(struct doctor *d)
 {
-	size_t size = embedded();
-
-	if (size)
-		doctor_say(d, "build", "cuda kernels", DOCTOR_OK, SIZE_TEXT(size),
-			   "embedded; run on GPUs of this machine", "");
-	else
-		doctor_say(d, "build", "cuda kernels", DOCTOR_NOTE, "no", "kernels run on CPU threads only",
-			   "install CUDA's nvcc and build again to use a GPU");
+	say_kernels_of(d, &nvidia, "cuda kernels", "install CUDA's nvcc and build again to use a GPU");
+	say_kernels_of(d, &amd, "hip kernels", "install hipcc and build again to use an AMD GPU");
 }
 
 #if GANTRY_HAVE_OPENSSL

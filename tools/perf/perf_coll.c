@@ -151,14 +151,14 @@ int pcoll_parse(int argc, char **argv, struct pcoll_opts *o)
 	o->nops = parse_list(o->op_text ? o->op_text : "sum", find_op, GANTRY_OP_COUNT, o->ops);
 	if (o->ntypes < 0 || o->nops < 0)
 		return 1 + 2;
-	if (o->buffers == PCOLL_PLAIN && o->c.device == GANTRY_DEVICE_CUDA)
+	if (o->buffers == PCOLL_PLAIN && o->c.device != GANTRY_DEVICE_HOST)
 		return 1 + options_wrong(&set, "--buffers plain is for --device host");
 	if (o->explain && o->first == PCOLL_PUT)
 		return 1 + options_wrong(&set, "--explain: a put has no algorithm");
 	if (o->check_only && !o->check)
 		return 1 + options_wrong(&set, "--check-only and -c 0 leave nothing to do");
 	if (o->timing == PCOLL_TIMING_AUTO)
-		o->timing = o->c.device == GANTRY_DEVICE_CUDA ? PCOLL_TIMING_BATCH : PCOLL_TIMING_CALL;
+		o->timing = o->c.device != GANTRY_DEVICE_HOST ? PCOLL_TIMING_BATCH : PCOLL_TIMING_CALL;
 	return 0;
 }
 

@@ -119,8 +119,8 @@ int perf_comm_check(const struct option_set *set, struct perf_comm_opts *o)
 
 	if (o->hosts && o->threads)
 		return 1 + options_wrong(set, "--hosts and --threads exclude each other: a process is on one host");
-	if (o->gpus_text && o->device != GANTRY_DEVICE_CUDA)
-		return 1 + options_wrong(set, "--gpus needs --device cuda");
+	if (o->gpus_text && o->device == GANTRY_DEVICE_HOST)
+		return 1 + options_wrong(set, "--gpus needs --device cuda or hip");
 	for (o->ngpus = 0;; p = end + 1) {
 		long v = strtol(p, &end, 10);
 
@@ -455,7 +455,7 @@ void perf_rank_pin(struct perf_rank *rk, int on)
 static gantry_result open_device(struct perf_rank *rk)
 {
 	const struct perf_comm_opts *o = rk->opts;
-	int index = o->device == GANTRY_DEVICE_CUDA ? o->gpus[rk->rank % o->ngpus] : 0;
+	int index = o->device != GANTRY_DEVICE_HOST ? o->gpus[rk->rank % o->ngpus] : 0;
 
 	perf_phase(rk->state, "opening the device", 0);
 	TRY_NOW(gantry_device_open((enum gantry_device_kind)o->device, index, &rk->dev));

@@ -24,7 +24,7 @@
 #include "perf/perf_rendezvous.h"
 
 enum { PERF_RANKS_MAX = 1024, PERF_GPUS_MAX = 64, PERF_SIZES_MAX = 4096 };
-#define PERF_DEVICES "host|cuda" /* in the order of enum gantry_device_kind */
+#define PERF_DEVICES "host|cuda|hip" /* in the order of enum gantry_device_kind */
 
 struct perf_comm_opts {
 	int ranks; /* 0: not given */

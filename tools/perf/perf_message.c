@@ -25,7 +25,7 @@ static gantry_result fill(const struct perf_rank *rk, char *p, uint64_t bytes, u
 
 	if (!bytes)
 		return GANTRY_OK;
-	if (rk->dev->kind == GANTRY_DEVICE_CUDA)
+	if (rk->dev->kind != GANTRY_DEVICE_HOST)
 		return launch(rk, &gantry_kernel_fill, &args, sizeof(args));
 	perf_fill(p, bytes, seq);
 	return GANTRY_OK;
@@ -38,7 +38,7 @@ static gantry_result verify(const struct perf_rank *rk, const char *p, uint64_t 
 
 	if (!bytes)
 		return GANTRY_OK;
-	if (rk->dev->kind == GANTRY_DEVICE_CUDA)
+	if (rk->dev->kind != GANTRY_DEVICE_HOST)
 		return launch(rk, &gantry_kernel_verify, &args, sizeof(args));
 	*wrong.host += perf_check(p, bytes, seq);
 	return GANTRY_OK;

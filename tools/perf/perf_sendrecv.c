@@ -64,7 +64,7 @@ static int check_all(struct sr_opts *o)
 		status = perf_comm_sizes(&set, &o->size, perf_comm_type_bytes(o->type), o->sizes, &o->nsizes);
 	if (status)
 		return status;
-	if (o->buffers == SR_PLAIN && o->c.device == GANTRY_DEVICE_CUDA)
+	if (o->buffers == SR_PLAIN && o->c.device != GANTRY_DEVICE_HOST)
 		return 1 + options_wrong(&set, "--buffers plain is for --device host");
 	if (o->mode == SR_MODE_PTR && o->reg == 0)
 		return 1 + options_wrong(&set, "--mode ptr needs registered buffers");

@@ -26,7 +26,7 @@ struct loading {
 	gantry_result result;
 	char why[256];
 };
-static struct loading loadings[GANTRY_DEVICE_CUDA + 1] GUARDED_BY(cuda_driver_mu);
+static struct loading loadings[GANTRY_DEVICE_HIP + 1] GUARDED_BY(cuda_driver_mu);
 
 /* The first time; any thread. Does not log: a machine without a GPU is no error. On failure `why` says why. */
 static gantry_result load_once(const struct cuda_driver *d, char *why, size_t len)
@@ -115,7 +115,7 @@ gantry_result gantry_cuda_fail(const struct gantry_cuda_api *api, unsigned error
 
 MUTEX_KIND(cuda_gpus_mu);
 static struct cuda_gpus_mu cuda_gpus_mu_one;
-static struct cuda_gpu *gpus[GANTRY_DEVICE_CUDA + 1][CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu); /* by kind and index */
+static struct cuda_gpu *gpus[GANTRY_DEVICE_HIP + 1][CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu); /* by kind and index */
 
 static void gpu_destroy(struct cuda_gpu *g)
 {

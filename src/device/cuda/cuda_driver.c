@@ -33,7 +33,7 @@ static gantry_result find_calls(void *lib, char *why, size_t len)
 	return GANTRY_ERR_UNSUPPORTED;
 }
 
-static gantry_result load(char *why, size_t len)
+static gantry_result load_driver(char *why, size_t len)
 {
 	char text[128];
 	unsigned e;
@@ -55,14 +55,14 @@ static gantry_result load(char *why, size_t len)
 	return GANTRY_ERR_UNSUPPORTED;
 }
 
-static void describe(struct cuda_gpu *g)
+static void describe_gpu(struct cuda_gpu *g)
 {
 	g->base.ll128_local = gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 7;
 	g->writes_ordering = gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
 	g->flush_options = gantry_cuda_attribute(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
 }
 
-static gantry_result flush(struct cuda_gpu *g)
+static gantry_result flush_writes(struct cuda_gpu *g)
 {
 	if (g->writes_ordering >= CUV_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
 		return GANTRY_OK;
@@ -75,7 +75,7 @@ static gantry_result flush(struct cuda_gpu *g)
 		    "flush remote writes to gpu %d", g->base.index);
 }
 
-static const unsigned char *image(const struct gantry_kernel_set *set)
+static const unsigned char *image_of(const struct gantry_kernel_set *set)
 {
 	return set->fatbin;
 }
@@ -85,8 +85,8 @@ const struct cuda_driver gantry_driver_cuda = {
 	.name = "CUDA",
 	.compiler = "nvcc",
 	.api = &cu,
-	.load = load,
-	.describe = describe,
-	.flush = flush,
-	.image = image,
+	.load = load_driver,
+	.describe = describe_gpu,
+	.flush = flush_writes,
+	.image = image_of,
 };

@@ -2,6 +2,9 @@
 /*
  * The CUDA driver, opened at run time: one binary runs with and without a GPU, and no CUDA header is needed to build.
  *
+ * The table of calls is also what the rest of this folder knows of a GPU: for AMD's, device/hip/hip_driver.c fills one
+ * with the calls of the HIP runtime.
+ *
  * The declarations below are the driver's binary interface in our own words: names without "cu", enums as `unsigned`,
  * and only what is used. tests/unit/test_cuda_header.c compares each of them with NVIDIA's cuda.h where that is found.
  *

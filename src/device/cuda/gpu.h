@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A GPU behind device.h's table: shared by the files of this folder. They reach the driver through a GPU's own table of
- * calls (struct gantry_cuda_api); what tables cannot say is in struct cuda_driver.
+ * calls (struct gantry_cuda_api); what tables cannot say is in struct cuda_driver. There are two drivers: NVIDIA's, and
+ * AMD's HIP runtime (device/hip; docs/design/0046-hip.md).
  */
 #ifndef GANTRY_DEVICE_CUDA_GPU_H
 #define GANTRY_DEVICE_CUDA_GPU_H
@@ -52,7 +53,7 @@ struct cuda_copy_queue {
 
 struct cuda_gpu;
 
-/* A vendor's driver: cuda_driver.c. */
+/* A vendor's driver: cuda_driver.c, device/hip/hip_driver.c. */
 struct cuda_driver {
 	enum gantry_device_kind kind;
 	const char *name;			      /* in texts: "CUDA" */
@@ -63,7 +64,7 @@ struct cuda_driver {
 	gantry_result (*flush)(struct cuda_gpu *g);   /* flush_remote_writes; the context is not current */
 	const unsigned char *(*image)(const struct gantry_kernel_set *set); /* NULL: built without its compiler */
 };
-extern const struct cuda_driver gantry_driver_cuda;
+extern const struct cuda_driver gantry_driver_cuda, gantry_driver_hip;
 
 struct cuda_gpu {
 	struct gantry_device base; /* first: a struct gantry_device * is this */
@@ -78,6 +79,7 @@ struct cuda_gpu {
 	uint32_t sms;
 	bool stores;			    /* words of 64 bits in stream order */
 	int writes_ordering, flush_options; /* of NICs' writes: what the CUDA driver says */
+	uint32_t *hdp_flush;		    /* borrowed; a register of an AMD GPU: hip_driver.c. NULL: there is none */
 	uint64_t peers;			    /* atomic: GPUs whose memory kernels here may address */
 
 	cu_module modules[CUDA_MODULES]; /* one per set of kernels; none: `no_kernels` says why launches fail */

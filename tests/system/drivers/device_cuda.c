@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA device on a real GPU: memory, streams, kernels, other processes. Prints one JSON line per part, with a few
- * times for orientation; the first thing that is wrong ends it with 1. Without a GPU: 77 and the reason.
+ * times for orientation; the first thing that is wrong ends it with 1. Without a GPU: 77 and the reason. With the argument
+ * "hip": the HIP device over the fake runtime, where kernels run on CPU threads.
  *
  * A child for the IPC part is forked before anything touches CUDA, and waits on a socket.
  */
@@ -11,6 +12,7 @@
 #include "common/figures.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "fixtures/hip/hip_images.h"
 #include "kernels/bench.h"
 #include "test.h"
 
@@ -24,6 +26,21 @@ static struct {
 	uint32_t abort, result;
 } * shared; /* host memory that kernels write */
 static int kernels;
+static struct fake_hip *fake; /* NULL: CUDA */
+static int hip;
+
+/* GPUs there are. */
+static int look_for_gpus(char *why, size_t len)
+{
+	if (!hip)
+		return gantry_device_cuda_count(why, len);
+	fake = fake_hip_open();
+	if (!fake) {
+		snprintf(why, len, "no fake HIP runtime: %s (BUILD_DIR is the build folder)", dlerror());
+		return 0;
+	}
+	return gantry_device_hip_count(why, len);
+}
 
 static double us_since(uint64_t ns)
 {
@@ -34,7 +51,7 @@ static void open_gpu(void)
 {
 	void *device;
 
-	CHECK_OK(gantry_device_cuda(0, &gpu));
+	CHECK_OK(gantry_device_open(hip ? GANTRY_DEVICE_HIP : GANTRY_DEVICE_CUDA, 0, &gpu));
 	ops = gpu->ops;
 	kernels = gpu->max_blocks > 0;
 	CHECK_OK(ops->stream_create(gpu, &stream));
@@ -333,13 +350,14 @@ static int peer(int fd)
 {
 	struct gantry_ipc_handle h;
 	static char buf[ROOM];
-	char go;
+	char go, why[256];
 	void *a, *b;
 
 	recv_all(fd, &go, 1);
 	if (!go)
 		return 0;
 	recv_all(fd, &h, sizeof(h));
+	CHECK(look_for_gpus(why, sizeof(why)) > 0);
 	open_gpu();
 	CHECK_OK(ops->ipc_open(gpu, &h, &a));
 	CHECK_OK(ops->ipc_open(gpu, &h, &b));
@@ -400,12 +418,13 @@ static void test_dmabuf(void)
 	printf("{\"test\": \"dmabuf\", \"result\": \"%s\"}\n", gantry_result_name(r));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	char why[256], no = 0;
 	int fds[2], status = 0;
 	pid_t child;
 
+	hip = argc > 1 && strcmp(argv[1], "hip") == 0;
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	fflush(stdout);
 	child = fork();
@@ -414,7 +433,7 @@ int main(void)
 		return peer(fds[1]);
 	}
 	close(fds[1]);
-	if (gantry_device_cuda_count(why, sizeof(why)) == 0) {
+	if (look_for_gpus(why, sizeof(why)) == 0) {
 		send_all(fds[0], &no, 1);
 		waitpid(child, &status, 0);
 		SKIP("%s", why);

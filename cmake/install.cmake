@@ -36,6 +36,13 @@ if(GANTRY_LIBNCCL_NET)
   file(CREATE_LINK libnccl-net-gantry.so ${CMAKE_BINARY_DIR}/link/libnccl-net.so SYMBOLIC)
   install(FILES ${CMAKE_BINARY_DIR}/link/libnccl-net.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+# RCCL looks for its plugins under names of its own, and loads NCCL's tables from them.
+option(GANTRY_LIBRCCL_NET "Install librccl-net-gantry.so, a link to the plugin, which RCCL opens with NCCL_NET_PLUGIN=gantry" OFF)
+if(GANTRY_LIBRCCL_NET)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/link)
+  file(CREATE_LINK libnccl-net-gantry.so ${CMAKE_BINARY_DIR}/link/librccl-net-gantry.so SYMBOLIC)
+  install(FILES ${CMAKE_BINARY_DIR}/link/librccl-net-gantry.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 # Apart: in a folder that the dynamic linker searches, every program would take it for NCCL's. And not in one called gantry: NCCL opens
 # a file of the plugin's name first.
 install(TARGETS nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/gantry-nccl)

@@ -59,16 +59,22 @@ done
 [ ! -e "$prefix/lib/libnccl-net.so" ] || die "what NCCL opens by itself is installed without being asked for"
 echo "ok: programs, libraries, man pages, docs"
 
-# With the option NCCL finds the plugin without NCCL_NET_PLUGIN; uninstalling takes the link too.
-cmake -DGANTRY_LIBNCCL_NET=ON "$BUILD_DIR" >"$tmp/log" 2>&1 || die "GANTRY_LIBNCCL_NET"
+# With the options NCCL finds the plugin without NCCL_NET_PLUGIN, and RCCL under a name of its own; uninstalling takes the links too.
+links="libnccl-net.so librccl-net-gantry.so"
+[ ! -e "$prefix/lib/librccl-net-gantry.so" ] || die "a link for RCCL is installed without being asked for"
+cmake -DGANTRY_LIBNCCL_NET=ON -DGANTRY_LIBRCCL_NET=ON "$BUILD_DIR" >"$tmp/log" 2>&1 || die "GANTRY_LIBNCCL_NET, GANTRY_LIBRCCL_NET"
 install
-[ "$(readlink "$prefix/lib/libnccl-net.so")" = libnccl-net-gantry.so ] || die "libnccl-net.so does not lead to the plugin"
-[ "$prefix/lib/libnccl-net.so" -ef "$prefix/lib/libnccl-net-gantry.so" ] || die "libnccl-net.so is a dead link"
+for link in $links; do
+	[ "$(readlink "$prefix/lib/$link")" = libnccl-net-gantry.so ] || die "$link does not lead to the plugin"
+	[ "$prefix/lib/$link" -ef "$prefix/lib/libnccl-net-gantry.so" ] || die "$link is a dead link"
+done
 uninstall
-[ ! -L "$prefix/lib/libnccl-net.so" ] || die "libnccl-net.so is still there"
-cmake -DGANTRY_LIBNCCL_NET=OFF "$BUILD_DIR" >"$tmp/log" 2>&1 || die "GANTRY_LIBNCCL_NET=OFF"
+for link in $links; do
+	[ ! -L "$prefix/lib/$link" ] || die "$link is still there"
+done
+cmake -DGANTRY_LIBNCCL_NET=OFF -DGANTRY_LIBRCCL_NET=OFF "$BUILD_DIR" >"$tmp/log" 2>&1 || die "GANTRY_LIBNCCL_NET=OFF"
 install
-echo "ok: libnccl-net.so"
+echo "ok: libnccl-net.so, librccl-net-gantry.so"
 
 # Links between the installed pages, and to files beside them, lead somewhere.
 links=0 page=

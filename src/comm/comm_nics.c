@@ -85,7 +85,8 @@ gantry_result comm_nics_init(struct gantry_comm *comm)
 					      .comm_id = comm->id,
 					      .nchannels = comm->nchannels,
 					      .nranks = comm->nranks,
-					      .traffic_class = comm->life.traffic_class};
+					      .traffic_class = comm->life.traffic_class,
+					      .net_name = comm->life.network};
 	gantry_result r, own;
 	struct card mine = {0}, *all = calloc((size_t)comm->nranks, sizeof(*all));
 

@@ -250,9 +250,9 @@ static inline int fake_bind_rx(struct devmem_sys *s, const char *nic, const stru
 
 static inline int fake_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id)
 {
-	struct stat st = {0};
+	struct stat st = {0}; /* none of it: a question, without a file */
 
-	CHECK_EQ(fstat(fd, &st), 0);
+	fstat(fd, &st);
 	fake_of(s)->tx_inode = st.st_ino;
 	*ret_id = 1;
 	return fake_answer(s, fake_of(s)->bind_tx_error);

@@ -57,10 +57,10 @@ function(gantry_embed_hip_kernels name file)
   endif()
   set(image ${CMAKE_BINARY_DIR}/${name}.hip)
   add_custom_command(OUTPUT ${image}
-    COMMAND ${GANTRY_HIPCC} ${GANTRY_HIPCC_FLAGS} -Wall -Wextra -Wno-missing-field-initializers -Werror
+    COMMAND ${GANTRY_HIPCC} ${GANTRY_HIPCC_FLAGS} -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${GANTRY_WERROR}>:-Werror>
       -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/tools
       -MD -MF ${image}.d -MT ${image} -o ${image} ${CMAKE_SOURCE_DIR}/${file}
-    DEPENDS ${CMAKE_SOURCE_DIR}/${file} DEPFILE ${image}.d
+    DEPENDS ${CMAKE_SOURCE_DIR}/${file} DEPFILE ${image}.d COMMAND_EXPAND_LISTS
     COMMENT "Compiling the ${name} for AMD GPUs" VERBATIM)
   add_custom_target(hip_${name} DEPENDS ${image}) # for tests/system/hipcc.sh; part of nothing
   set_property(SOURCE ${file} APPEND PROPERTY OBJECT_DEPENDS ${image})

@@ -60,7 +60,7 @@ DEV uint32_t dev_unpack_cut_bits(const struct dev_frags *f, uint64_t i, uint32_t
 	return bits;
 }
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 #include "device/cuda/dev_unpack_as.h"
 #else
 enum { DEV_AS_BLOCK = 512 };

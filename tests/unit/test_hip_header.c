@@ -74,7 +74,7 @@ __attribute__((unused)) static void prototypes(struct gantry_cuda_api *api, stru
 	GANTRY_HIP_SAME(SAME_CALL)
 	GANTRY_HIP_CALLS(SAME_OWN)
 	GANTRY_HIP_OPTIONAL(SAME_OWN)
-#if HIP_VERSION_MAJOR >= 6
+#if HIP_VERSION_MAJOR >= 7 /* 6.0 to 6.3 have no hipEventRecordWithFlags */
 	GANTRY_HIP_SAME_OPTIONAL(SAME_CALL)
 #endif
 }

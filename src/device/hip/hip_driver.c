@@ -11,7 +11,7 @@
  *
  * Errors. HIP keeps the last error of a thread for hipGetLastError, "not ready" and "not a pointer of mine" included.
  * What is an answer and no error here is taken back (forget_error), so that a program that checks after its own launch does
- * not find it.
+ * not find it; not the elapsed time of an event that is not over.
  *
  * HDP. Between PCIe and the memory of an AMD GPU lies the host data path, a cache: what a NIC or the CPU has written
  * through it is in memory only after a store to the register that hipDeviceAttributeHdpMemFlushCntl names. The store is
@@ -198,8 +198,8 @@ static unsigned look_up(void *ptr, struct found *ret)
 		forget_error(e);
 		return e == CUE_INVALID_VALUE ? CUE_SUCCESS : e;
 	}
-	if (a.type != host && a.type != device)
-		return CUE_SUCCESS; /* not registered (HIP 6 answers so), or an array */
+	if (a.type != host && a.type != device && !a.managed)
+		return CUE_SUCCESS; /* not registered (HIP 6 answers so), or an array; managed memory has a type of its own there */
 	ret->type = a.type == device ? CUV_MEMORYTYPE_DEVICE : CUV_MEMORYTYPE_HOST;
 	ret->device = a.device;
 	ret->managed = a.managed != 0;

@@ -206,15 +206,32 @@ TEST(tiny_and_hastened_messages_stay)
 	close_world(&w);
 }
 
-/* A socket that takes no more needs no look. */
+/* A socket that takes no more, however little it holds: until the next look. */
 TEST(a_full_socket_is_enough)
 {
 	struct world w;
 
 	open_world(&w, SMALL);
-	w.l[0]->session.pace_ticks = gantry_ticks_of_ns(1000000000); /* no other look is due meanwhile */
+	says[0].unacked = 1000;
 	tcp_spread_blocked(w.l[0]);
-	CHECK_EQ(move(&w, A, true), MANY);
+	CHECK(move(&w, A, true) > 0);
+	CHECK_EQ(w.l[0]->spread->full, 0); /* it has not been so again */
 	CHECK_EQ(pieces_of(&w, 1), 0);
+	close_world(&w);
+}
+
+/* But not if the others are slower. */
+TEST(a_full_socket_beside_slow_ones)
+{
+	struct world w;
+
+	open_world(&w, SMALL);
+	says[0].unacked = 1000;
+	for (int i = 2; i < LANES; i++) {
+		says[i].unacked = 1 << 20;
+		says[i].rate = SLOW;
+	}
+	tcp_spread_blocked(w.l[0]);
+	CHECK_EQ(move(&w, A, true), 0);
 	close_world(&w);
 }

@@ -64,36 +64,38 @@ static bool are_sooner(const struct tcp_link *l, uint64_t queued, uint64_t rate)
 	return rates > 0 && (!rate || (double)queued / (double)rate > bytes / rates);
 }
 
-static bool is_full(const struct tcp_link *l)
+static bool is_full(const struct tcp_link *l, bool blocked)
 {
 	uint64_t queued, rate;
 
-	return tcp_lane_weigh(&l->lanes[0], &queued, &rate) && queued >= SPREAD_FULL && are_sooner(l, queued, rate);
+	return tcp_lane_weigh(&l->lanes[0], &queued, &rate) && (blocked || queued >= SPREAD_FULL) &&
+	       are_sooner(l, queued, rate);
 }
 
 void tcp_spread_look(struct tcp_link *l)
 {
 	struct tcp_spread *s = l->spread;
 	uint64_t given, now;
+	bool blocked;
 
 	if (!load_relaxed(&s->elsewhere))
 		return;
 	given = load_relaxed(&l->lanes[0].tx.bytes);
+	blocked = load_relaxed(&s->blocked);
 	now = gantry_ticks();
-	if (load_relaxed(&s->full) ? now - load_relaxed(&s->looked) < SPREAD_PACES * l->session.pace_ticks
-				   : given - load_relaxed(&s->given) < SPREAD_BYTES)
+	if (blocked || load_relaxed(&s->full) ? now - load_relaxed(&s->looked) < SPREAD_PACES * l->session.pace_ticks
+					      : given - load_relaxed(&s->given) < SPREAD_BYTES)
 		return;
+	store_relaxed(&s->blocked, 0);
 	store_relaxed(&s->looked, now);
 	store_relaxed(&s->given, given);
-	store_relaxed(&s->full, is_full(l));
+	store_relaxed(&s->full, is_full(l, blocked));
 }
 
 void tcp_spread_blocked(struct tcp_link *l)
 {
-	if (!load_relaxed(&l->spread->elsewhere))
-		return;
-	store_relaxed(&l->spread->looked, gantry_ticks());
-	store_relaxed(&l->spread->full, 1);
+	if (load_relaxed(&l->spread->elsewhere))
+		store_relaxed(&l->spread->blocked, 1);
 }
 
 /* Messages of a hastened tag are to be there before their receive is. Descriptors would go by lane 0 after all. */

@@ -9,7 +9,7 @@
  *
  * "Full" is judged from lane 0's socket: at least SPREAD_FULL bytes are not acknowledged, or the socket takes no more; and the
  * other NICs would be through with what they hold sooner than lane 0. The thread that posts looks, once for every
- * SPREAD_BYTES given to lane 0, and while the NIC is full every SPREAD_PACES.
+ * SPREAD_BYTES given to lane 0, and while the NIC is full, or its socket takes no more, every SPREAD_PACES.
  */
 #ifndef GANTRY_NET_TCP_SPREAD_H
 #define GANTRY_NET_TCP_SPREAD_H
@@ -34,6 +34,7 @@ enum {
 struct tcp_spread {
 	uint32_t elsewhere; /* a bit for each lane that leaves by another NIC than lane 0; 0: none does */
 	uint32_t full;	    /* the control lane's NIC is */
+	uint32_t blocked;   /* its socket took no more, since the last look */
 	uint64_t looked;    /* ticks: when that was found */
 	uint64_t given;	    /* bytes that lane 0 had been given by then */
 	uint64_t messages;  /* that went by other NICs; written under link_mu */

@@ -374,6 +374,7 @@ static gantry_result device_of(struct gantry_device *wanted, struct gantry_devic
 
 gantry_result tcp_rx_memory_resolve(const struct gantry_net_config *config, struct tcp_context *ctx)
 {
+	const bool asked = config->unpack == GANTRY_NET_UNPACK_KERNEL;
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = NULL;
 	enum gantry_net_unpack kind = GANTRY_NET_UNPACK_OFF;
@@ -383,11 +384,16 @@ gantry_result tcp_rx_memory_resolve(const struct gantry_net_config *config, stru
 	if (config->unpack == GANTRY_NET_UNPACK_OFF)
 		return GANTRY_OK;
 	TRY(device_of(config->device, &dev));
-	/* One answer for all NICs: NCCL asks only the first device for its type. */
+	/* One answer for all NICs: NCCL asks only the first device for its type. A caller that asks for devmem TCP has chosen
+	 * NICs that have it; lanes by others are refused when they are attached. */
 	for (int i = 0; i < tcp_network.nics->count; i++) {
-		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_network.nics->nics[i].name, dev, &kind,
-				  ctx->why));
-		if (kind != GANTRY_NET_UNPACK_KERNEL)
+		ctx->why[0] = 0;
+		r = devmem_choose((enum gantry_net_unpack)config->unpack, tcp_network.nics->nics[i].name, dev, &kind,
+				  ctx->why);
+		if (asked && r != GANTRY_OK && i + 1 < tcp_network.nics->count)
+			continue;
+		TRY(r);
+		if (asked || kind != GANTRY_NET_UNPACK_KERNEL)
 			break;
 	}
 	if (ctx->why[0])

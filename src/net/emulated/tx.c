@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/param.h"
@@ -71,10 +72,15 @@ static struct emu_tx_mu tx_mu;
 static struct gantry_list tx_all GUARDED_BY(emu_tx_mu) = {&tx_all, &tx_all};
 static struct gantry_list tx_socks GUARDED_BY(emu_tx_mu) = {&tx_socks, &tx_socks};
 
-/* Reads the memory where a NIC would: in the file. */
+/* Reads the memory where a NIC would: in the file, which is no shorter and must stay so. */
 static gantry_result map_file(struct emu_tx *t, const struct devmem_file *file, uint64_t size)
 {
+	struct stat st;
+
 	t->map_size = (size_t)(file->offset + size);
+	if (fstat(file->fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < t->map_size)
+		FAIL_NOW(GANTRY_ERR_INVALID, "emulated NIC: dma-buf %d has %lld bytes, of which %zu were named",
+			 file->fd, (long long)st.st_size, t->map_size);
 	t->map = mmap(NULL, t->map_size, PROT_READ, MAP_SHARED, file->fd, 0);
 	if (t->map == MAP_FAILED) {
 		t->map = NULL;

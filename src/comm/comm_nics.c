@@ -63,12 +63,20 @@ static gantry_result take_cards(struct gantry_comm *comm, struct card *all)
 
 	for (int i = 0; i < comm->nranks; i++) {
 		all[i].why[sizeof(all[i].why) - 1] = 0;
+		all[i].nics.network[sizeof(all[i].nics.network) - 1] = 0;
 		if (all[i].result != GANTRY_OK && i != comm->rank)
 			FAIL_NOW((gantry_result)all[i].result, "network of rank %d (%s): %s", i,
 				 comm->infos[i].host_name, all[i].why);
 		if (all[i].nics.latency_ns > c->latency)
 			c->latency = all[i].nics.latency_ns;
 	}
+	for (int i = 1; i < comm->nranks; i++)
+		if (strcmp(all[i].nics.network, all[0].nics.network) != 0)
+			FAIL_NOW(GANTRY_ERR_SETTING,
+				 "rank %d uses network %s, but rank 0 uses %s; set the same GANTRY_NET_PLUGIN, and the "
+				 "same "
+				 "network, on all ranks",
+				 i, all[i].nics.network, all[0].nics.network);
 	for (int place = 0; place < comm->nranks;) {
 		take_host(comm, all, &place, &host);
 		if (host.n && !host.unknown && (!c->mbps || host.mbps < c->mbps))

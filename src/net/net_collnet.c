@@ -37,8 +37,18 @@ struct gantry_collnet_plugin {
 
 MUTEX_KIND(collnet_mu);
 static struct collnet_mu collnet_mu_one;
-/* Before v11 a table is begun once, for the life of the process. The communicator uses one library. */
-static const void *begun GUARDED_BY(collnet_mu);
+/* Before v11 a table is begun once, for the life of the process. */
+enum { TABLES_BEGUN = 16 };
+static const void *begun[TABLES_BEGUN] GUARDED_BY(collnet_mu);
+
+/* Where it is noted, or may be; NULL: there are too many tables. */
+static const void **note_of(const void *table) REQUIRES(collnet_mu)
+{
+	for (int i = 0; i < TABLES_BEGUN; i++)
+		if (!begun[i] || begun[i] == table)
+			return &begun[i];
+	return NULL;
+}
 
 #define RESULT(p, call, ...) gantry_compat_result((p)->label, "collNet " #call, __VA_ARGS__)
 /* Entries that came to stand behind those of v8. */
@@ -66,14 +76,16 @@ static gantry_result begin_table(const struct gantry_loader *loader, uint64_t co
 {
 	ncclDebugLogger_t log = gantry_loader_logger(loader);
 	gantry_result r = GANTRY_OK;
+	const void **note;
 
 	if (p->version >= 11)
 		return RESULT(p, init, p->t.v12->init(&p->ctx, comm_id, log));
 	collnet_mu_lock(&collnet_mu_one);
-	if (begun != p->t.raw)
+	note = note_of(p->t.raw);
+	if (!note || !*note)
 		r = RESULT(p, init, p->t.v7->init(log));
-	if (r == GANTRY_OK)
-		begun = p->t.raw;
+	if (note && r == GANTRY_OK)
+		*note = p->t.raw;
 	collnet_mu_unlock(&collnet_mu_one);
 	return r;
 }

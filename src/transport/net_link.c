@@ -96,6 +96,7 @@ static gantry_result context_start(struct net_context *x, const struct gantry_ne
 
 	TRY_NOW(x->net->ops->init(x->net, x->comm_id, config, &x->ctx));
 	x->loader = loader;
+	x->merged = (struct gantry_net_vdevice){0}; /* a plugin tried before may have left some */
 	r = pick_device(x);
 	x->listen_dev = x->nearest = x->dev;
 	if (r == GANTRY_OK)
@@ -289,7 +290,7 @@ gantry_result net_context_get(const struct gantry_connector *c, struct net_conte
 					   .unpack = c->standing ? GANTRY_NET_UNPACK_OFF : GANTRY_NET_UNPACK_PARAM,
 					   .device = device,
 					   .own_reports = 1,
-					   .links = c->standing || !has_link_per_channel(c, c->me) ? 1 : c->nchannels,
+					   .links = c->standing || has_link_per_channel(c, c->me) ? c->nchannels : 1,
 					   .cpus = (int)c->me->cpus,
 					   .standing_receives = c->standing};
 

@@ -266,6 +266,7 @@ gantry_result gantry_transport_net_open(const struct gantry_connector *like, str
 	struct gantry_net_properties p;
 
 	TRY(net_context_get(like, &x));
+	snprintf(nics.network, sizeof(nics.network), "%s", x->net->name);
 	if (x->net != gantry_net_tcp() && x->merged.ndevs < 2)
 		add_nic(&x->props, &nics);
 	for (int i = 0; i < x->merged.ndevs; i++) {

@@ -45,6 +45,7 @@ void gantry_transport_net_memory(const struct gantry_device *device, int nranks,
 uint32_t gantry_transport_net_mbps(void);
 /* NICs of a plugin's network that a communicator uses here. Those with the same guid and port are one NIC. */
 struct gantry_net_nics {
+	char network[64];    /* its name */
 	uint32_t n;	     /* 0: the network is Gantry's own */
 	uint32_t latency_ns; /* of the slowest; 0: not known */
 	struct gantry_net_nic {

@@ -3,6 +3,8 @@
  * Jobs that really hang: reports are written by the watchdog and put together by the tool. Each way to hang must be
  * found out, with the right rank, whatever the transport.
  */
+#include <sys/mman.h>
+
 #include "stall_world.h"
 
 static const char *transport_now;
@@ -218,25 +220,38 @@ static int gets_ready(const struct world *w, int i, pid_t pid)
 	return unlink(ready) == 0;
 }
 
+struct shared_id {
+	struct gantry_unique_id id;
+	uint32_t there;
+};
+
 /* 0: it was not found out. With a short timeout a rank that is well may have been taken for dead before the other. */
 static int processes(int harm, const char *timeout, const char *cause, const char *part)
 {
 	struct world w = {.nranks = WORLD_RANKS, .transport = transport_now, .body = waits_for_ever};
 	struct stall_verdict v;
 	pid_t pids[WORLD_RANKS];
+	struct shared_id *id;
 	int status, fine = 1;
 
 	look_for_stalls(0);
 	set_params("GANTRY_TIMEOUT", timeout, "GANTRY_CONNECT_TIMEOUT", "400s");
 	world_dir(&w);
-	CHECK_OK(gantry_unique_id_create(&w.id));
+	/* The id comes after the forks: from then on the service thread has ranks to talk to, and a child that is forked while
+	 * another thread is within AddressSanitizer's allocator waits there for ever. */
+	id = mmap(NULL, sizeof(*id), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(id != MAP_FAILED);
 	for (int i = 0; i < WORLD_RANKS; i++) {
 		pids[i] = child_fork();
 		if (!pids[i]) {
+			UNTIL(load_acquire(&id->there));
+			w.id = id->id;
 			world_rank(&w, i);
 			_exit(0);
 		}
 	}
+	CHECK_OK(gantry_unique_id_create(&id->id));
+	store_release(&id->there, 1);
 	for (int i = 0; i < WORLD_RANKS; i++)
 		fine &= gets_ready(&w, i, pids[i]);
 	CHECK_EQ(kill(pids[1], harm), 0);
@@ -254,6 +269,7 @@ static int processes(int harm, const char *timeout, const char *cause, const cha
 		fine = !strcmp(v.cause, cause) && v.rank == 1 && strstr(v.text, part);
 	}
 	world_clean(&w);
+	munmap(id, sizeof(*id));
 	return fine;
 }
 

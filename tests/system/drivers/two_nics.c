@@ -102,7 +102,7 @@ static uint64_t send_transfers(struct pair_side *s, struct gantry_rx_conn *conn,
 static void receive_transfers(struct pair_side *s, struct gantry_rx_conn *conn, uint8_t *memory)
 {
 	struct gantry_rx_op *ops[TRANSFERS];
-	uint64_t told;
+	uint64_t number;
 
 	for (uint64_t i = 0; i < TRANSFERS; i++)
 		ops[i] = post(s, conn, memory + i * TRANSFER, TRANSFER);
@@ -111,8 +111,8 @@ static void receive_transfers(struct pair_side *s, struct gantry_rx_conn *conn, 
 		uint64_t bytes = finish(ops[n % TRANSFERS]);
 
 		if (bytes == LAST) {
-			memcpy(&told, p, LAST);
-			CHECK_EQ(told, n);
+			memcpy(&number, p, LAST);
+			CHECK_EQ(number, n);
 			gantry_rx_op_free(ops[(n + 1) % TRANSFERS]);
 			return;
 		}
@@ -171,7 +171,7 @@ static uint64_t send_small(struct pair_side *s, void *comm, uint8_t *memory)
 static void receive_small(struct pair_side *s, void *comm, uint8_t *memory)
 {
 	void *requests[SMALLS];
-	uint64_t told;
+	uint64_t number;
 	int size;
 
 	for (uint64_t i = 0; i < SMALLS; i++)
@@ -181,8 +181,8 @@ static void receive_small(struct pair_side *s, void *comm, uint8_t *memory)
 
 		CHECK_OK(pair_try_wait(s, requests[n % SMALLS], PAIR_PATIENCE_MS, &size));
 		if (size == LAST) {
-			memcpy(&told, p, LAST);
-			CHECK_EQ(told, n);
+			memcpy(&number, p, LAST);
+			CHECK_EQ(number, n);
 			return; /* the other receives go with the comm */
 		}
 		CHECK_EQ(size, SMALL);

@@ -31,6 +31,9 @@ enum {
 /* What was sent once more has so long, and at least two round trips, to be answered: with TCP's shortest timer a lane that
  * loses everything is found after 0.3 s. */
 enum { ANSWER_MS = 100 };
+/* Looks without a byte acknowledged: as long as TCP takes to send twice in vain. Looks, and not time, so that a machine that
+ * was stopped finds nothing lost. */
+enum { STILL_LOOKS = 7 };
 
 static uint32_t wanted; /* a thread has found a broken socket; atomic */
 static uint64_t looked; /* ns: the last look at all links; loop_mu, as the next */
@@ -280,6 +283,26 @@ static void dial_failed(struct inet_dial *dial) REQUIRES(loop_mu)
 	dial_later(d);
 }
 
+/*
+ * Packets that are acknowledged again and again while the oldest one stays lost: after an outage TCP without SACK can take its
+ * retransmission for one that is still on its way, and counts none, until a timer fires that was set during the outage.
+ */
+static bool stands_still(const struct tcp_lane_resume *r, const struct tcp_io_info *info)
+{
+	return r->still >= STILL_LOOKS && r->still * LOOK_MS > 2 * (info->rto_us / 1000);
+}
+
+static void note_progress(struct tcp_lane *lane) REQUIRES(loop_mu)
+{
+	struct tcp_lane_resume *r = lane->resume;
+	struct tcp_io_info info;
+
+	if (!lane->io.ops->info(&lane->io, &info))
+		return;
+	r->still = info.unacked && info.bytes_acked == r->acked ? r->still + 1 : 0;
+	r->acked = info.bytes_acked;
+}
+
 /* Milliseconds since the peer's kernel last sent on the lane; *ret_stalled: what this side sent is lost. */
 static uint32_t lane_silence(const struct tcp_lane *lane, bool *ret_stalled)
 {
@@ -292,7 +315,8 @@ static uint32_t lane_silence(const struct tcp_lane *lane, bool *ret_stalled)
 	silence = info.ack_age_ms < info.data_age_ms ? info.ack_age_ms : info.data_age_ms;
 	once = info.rto_us / 1000 >> 1; /* TCP's timer, before it was doubled */
 	answer = 2 * info.rtt_us / 1000 > ANSWER_MS ? 2 * info.rtt_us / 1000 : ANSWER_MS;
-	*ret_stalled = info.retransmits > 1 || (info.retransmits && silence > once + answer);
+	*ret_stalled = info.retransmits > 1 || (info.retransmits && silence > once + answer) ||
+		       stands_still(lane->resume, &info);
 	return silence;
 }
 
@@ -506,6 +530,7 @@ static bool find_stalls(struct tcp_link *l) REQUIRES(loop_mu)
 		s[i] = (struct silence){.ms = UINT32_MAX};
 		if (l->lanes[i].resume->stopped)
 			continue;
+		note_progress(&l->lanes[i]);
 		s[i].ms = lane_silence(&l->lanes[i], &s[i].stalled);
 		alive |= is_heard(&s[i]);
 		any |= s[i].stalled;

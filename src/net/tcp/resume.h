@@ -92,6 +92,8 @@ struct tcp_lane_resume {
 	/* The service thread's, loop_mu. */
 	struct tcp_dial *dial; /* owned: while it is to have another socket; NULL */
 	uint64_t down_since;   /* ns */
+	uint64_t acked;	       /* bytes that the peer's kernel had acknowledged at the last look, */
+	uint32_t still;	       /* and looks in a row that found it no further, while packets were on their way */
 };
 
 /* Of a link; only sessions that resume have one. Its lock is link_mu, but where it says otherwise. */

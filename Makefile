@@ -20,7 +20,7 @@ CHAOS_SECONDS ?= 60
 # The sweep of `make run`.
 RUN_ARGS ?= -b 64 -e 16M -f 8
 
-export BUILD JOBS V CC FUZZ_SECONDS CMAKE_ARGS
+export BUILD JOBS V CC FUZZ_SECONDS CMAKE_ARGS ONLY
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
@@ -102,7 +102,7 @@ help:
 	@echo
 	@echo 'Variables, with their values now:'
 	@echo '  JOBS=$(JOBS)  V=$(V) (1: show every command)  CC=$(CC)  BUILD=$(BUILD)  PREFIX=$(PREFIX)'
-	@echo '  STAGES=$(STAGES) (of test; empty: plain)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
+	@echo '  STAGES=$(STAGES) (of test; empty: plain)  ONLY=$(ONLY) (of test: a pattern for the names of tests)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
 	@echo '  FUZZ_SECONDS=$(FUZZ_SECONDS)  FUZZ_LONG_SECONDS=$(FUZZ_LONG_SECONDS) (per fuzz target, in test and in fuzz)'
 	@echo '  CHAOS_SECONDS=$(CHAOS_SECONDS)  SEED=$(SEED) (of chaos; empty: another one each time)  CHAOS_ARGS=$(CHAOS_ARGS) (--list, --only FAULT)'
 	@echo '  PAUSES_ARGS=$(PAUSES_ARGS) (of pauses: how many seeds, and a pattern for the tests)'

@@ -48,16 +48,18 @@ struct nccl_windows;
 
 enum nccl_ending { NCCL_LIVES, NCCL_FINALIZES, NCCL_FINALIZED, NCCL_ENDS };
 
+MUTEX_KIND(nccl_comms_mu); /* of the process's communicators: which there are, and which of them end */
+
 #define NCCL_COMM_MAGIC 0x6e63636c67616e74u
 
 struct ncclComm {
-	uint64_t magic;		      /* NCCL_COMM_MAGIC, or the handle is not one */
-	struct gantry_list node;      /* of all of the process; nccl_comms_mu */
-	struct gantry_comm *comm;     /* atomic; NULL: not begun yet */
-	struct gantry_device *device; /* a reference */
+	uint64_t magic;					   /* NCCL_COMM_MAGIC, or the handle is not one */
+	struct gantry_list node GUARDED_BY(nccl_comms_mu); /* of all of the process */
+	struct gantry_comm *comm;			   /* atomic; NULL: not begun yet */
+	struct gantry_device *device;			   /* a reference */
 	bool blocking;
 	bool revoked;
-	enum nccl_ending ending;   /* nccl_comms_mu */
+	enum nccl_ending ending GUARDED_BY(nccl_comms_mu);
 	uint32_t calls;		   /* atomic: threads that are in a call of it */
 	struct gantry_stream *own; /* of the host device; owned */
 	cudaStream_t native;	   /* the last one, and what stands for it */

@@ -24,7 +24,6 @@
 #define BEGIN_PATIENCE_NS 1000000000ull
 #define REAP_PATIENCE_NS 1000000000ull /* how long ncclCommAbort waits for memory to be given back */
 
-MUTEX_KIND(nccl_comms_mu);
 static struct nccl_comms_mu comms_mu;
 static struct gantry_list comms GUARDED_BY(nccl_comms_mu) = {&comms, &comms};
 
@@ -203,6 +202,17 @@ static gantry_result end_job(struct ncclComm *c, bool destroy)
 	return nccl_group_run(job);
 }
 
+/* Another rank's call marks this one's communicator, too: ending_jobs. */
+static bool is_ending(const struct ncclComm *c)
+{
+	bool ending;
+
+	nccl_comms_mu_lock(&comms_mu);
+	ending = c->ending != NCCL_LIVES;
+	nccl_comms_mu_unlock(&comms_mu);
+	return ending;
+}
+
 static gantry_result finalize_comm(ncclComm_t comm)
 {
 	struct ncclComm *c;
@@ -212,7 +222,7 @@ static gantry_result finalize_comm(ncclComm_t comm)
 	c = nccl_comm_of(comm, "ncclCommFinalize");
 	if (!c)
 		return GANTRY_ERR_INVALID;
-	if (c->ending != NCCL_LIVES || c->revoked)
+	if (c->revoked || is_ending(c))
 		FAIL_NOW(GANTRY_ERR_INVALID, "ncclCommFinalize: the communicator %s",
 			 c->revoked ? "was revoked" : "is already being finalized");
 	return end_job(c, false);
@@ -381,12 +391,12 @@ NCCL_FUNCTION(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
 	c = nccl_comm_of(comm, "ncclCommRevoke");
 	if (!c)
 		return nccl_result(GANTRY_ERR_INVALID);
-	if (flags != NCCL_REVOKE_DEFAULT || c->ending != NCCL_LIVES || c->revoked)
+	if (flags != NCCL_REVOKE_DEFAULT || c->revoked || is_ending(c))
 		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
 					       "ncclCommRevoke: flags %d, of a communicator that %s", flags,
-					       c->revoked		 ? "was revoked"
-					       : c->ending != NCCL_LIVES ? "is ending"
-									 : "lives"));
+					       c->revoked     ? "was revoked"
+					       : is_ending(c) ? "is ending"
+							      : "lives"));
 	nccl_enter(c);
 	r = gantry_comm_revoke(c->comm);
 	c->revoked = r == GANTRY_OK || r == GANTRY_AGAIN;

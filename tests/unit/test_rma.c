@@ -835,6 +835,7 @@ static void without_stores(struct rma_world *w, uint32_t rank, struct rma_comm *
 	meet_idle(w, 8);
 	if (rank == 0)
 		w->device->ops = sound;
+	meet_idle(w, 9);
 }
 
 TEST(words_are_copied_where_they_cannot_be_stored)

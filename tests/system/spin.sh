@@ -55,7 +55,6 @@ clean | resume | FAULTS=1 EAGERS=1 !
 clean | resume | FAULTS=2 LANES=2 PIECES=1 EAGERS=1 !
 clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=2 !
 clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART !
-clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART SENDER_ACCEPTS !
 clean | resume | STREAM FAULTS=1 ATTEMPTS=1 FRAMES=2 !
 clean | resume | STREAM FAULTS=1 ATTEMPTS=2 FRAMES=1 !
 clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=1 !
@@ -64,6 +63,7 @@ clean | resume | STREAM FAULTS=2 ATTEMPTS=1 FRAMES=1 GONE !
 clean | rma | !
 clean | rma | HOST_WORD !
 ${SPIN_LONG:+
+clean | resume | FAULTS=1 LANES=2 PIECES=1 EAGERS=1 RESTART SENDER_ACCEPTS !
 clean | resume | FAULTS=2 EAGERS=1 !
 clean | resume | FAULTS=2 EAGERS=1 SENDER_ACCEPTS !
 clean | resume | FAULTS=3 LANES=2 EAGERS=1 PIECES=1 !

@@ -81,6 +81,19 @@ gantry_result rma_peer_failed(struct rma_comm *c, const struct rma_peer *p, gant
 	return rma_fail(c, r, (int)c->rank, gantry_last_error());
 }
 
+/* Why the peer takes no more it may have told before it closed, and that is on the other link. */
+static gantry_result sending_failed(struct rma_comm *c, struct rma_peer *p, gantry_result r) REQUIRES(rma_mu)
+{
+	char text[256];
+
+	if (p->end && c->error.result == GANTRY_OK && !p->rx.closed) {
+		snprintf(text, sizeof(text), "%s", gantry_last_error());
+		(void)rma_rx_progress(c, p); /* if the peer has told, this has latched it */
+		gantry_set_last_error(text);
+	}
+	return rma_peer_failed(c, p, r);
+}
+
 /* For calls: the latched error, and as the last one of the thread. */
 static gantry_result usable(struct rma_comm *c) REQUIRES(rma_mu)
 {
@@ -185,9 +198,10 @@ static gantry_result progress_peer(struct rma_comm *c, struct rma_peer *p) REQUI
 {
 	gantry_result r = rma_rx_progress(c, p);
 
-	if (r == GANTRY_OK)
-		r = rma_tx_progress(c, p);
-	return r == GANTRY_OK ? GANTRY_OK : rma_peer_failed(c, p, r);
+	if (r != GANTRY_OK)
+		return rma_peer_failed(c, p, r);
+	r = rma_tx_progress(c, p);
+	return r == GANTRY_OK ? GANTRY_OK : sending_failed(c, p, r);
 }
 
 /* What the device fails at is about this rank. Latched: NCCL looks at the results of puts and at no others. */
@@ -285,7 +299,7 @@ static gantry_result begin(struct rma_comm *c, struct rma_to to, struct rma_head
 	}
 	*ret = q;
 	r = rma_tx_begin(c, p);
-	return r == GANTRY_OK ? GANTRY_OK : rma_peer_failed(c, p, r);
+	return r == GANTRY_OK ? GANTRY_OK : sending_failed(c, p, r);
 }
 
 static gantry_result put(struct rma_comm *c, struct rma_to to, struct rma_place from, struct rma_place at,

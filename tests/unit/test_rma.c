@@ -694,7 +694,7 @@ static void misdeed(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 	const char *text = "";
 	gantry_result r = GANTRY_OK;
 	struct memory m;
-	uint64_t bytes = ROOM;
+	uint64_t bytes = 8;
 	int culprit, done = 0;
 
 	open_memory(w, c, &m);
@@ -706,30 +706,33 @@ static void misdeed(struct rma_world *w, uint32_t rank, struct rma_comm *c)
 	while (rank == 1 && load_seq(&w->came) < 3)
 		sched_yield();
 	at.offset = what == BEYOND_THE_END ? m.target_size - 7 : 0;
-	bytes = what == CUT_OFF ? ROOM : 8;
+	if (what == CUT_OFF) { /* more pieces than one call of progress takes */
+		from = at;
+		bytes = m.target_size;
+		m.target[0] = (uint8_t)rank;
+	}
 	if (rank == 1 && what != GONE)
 		r = rma_put(c, (struct rma_to){0, 0}, from, at, bytes, what == BEYOND_THE_WORDS ? &s : NULL, &q);
 	CHECK_OK(r);
 	if (rank == 1 && what == GONE)
 		return close_memory(w, &m);
 	if (rank == 0 && what == CUT_OFF) {
-		for (int i = 0; i < 50 && !m.target[0]; i++)
-			CHECK_OK(rma_progress(c));
+		UNTIL((r = rma_progress(c)) != GANTRY_OK || m.target[0]);
+		CHECK_OK(r);
 		CHECK_OK(rma_deregister(c, 2));
 	}
 	UNTIL((r = rma_progress(c)) != GANTRY_OK ||
 	      (rank == 0 && what == GONE &&
-	       (r = rma_put(c, (struct rma_to){1, 0}, from, at, 8, NULL, &q)) != GANTRY_OK) ||
-	      (rank == 0 && what == CUT_OFF));
-	if (rank == 0 && what == CUT_OFF && rma_error(c, NULL, NULL) == GANTRY_OK)
-		UNTIL(rma_progress(c) != GANTRY_OK); /* nothing had come when it was deregistered */
+	       (r = rma_put(c, (struct rma_to){1, 0}, from, at, 8, NULL, &q)) != GANTRY_OK));
 	r = rma_error(c, &culprit, &text);
 	CHECK(r != GANTRY_OK);
 	if (rank == 0 && what != CUT_OFF)
 		CHECK_EQ(culprit, 1);
 	if (rank == 1 && what != CUT_OFF)
 		CHECK_EQ(culprit, 1);
-	CHECK_HAS(text, rank == 1 ? "rank 0 has failed: " : what == CUT_OFF ? "" : "rank 1");
+	CHECK_HAS(text, rank == 1	  ? "rank 0 has failed: "
+			: what == CUT_OFF ? "while requests were using it"
+					  : "rank 1");
 	if (what == BEYOND_THE_END)
 		CHECK_HAS(text,
 			  "invalid request of rank 1 to rank 0: 8 bytes at 25165817 exceed memory 2 of 25165824 bytes");

@@ -81,14 +81,14 @@ gantry_result rma_peer_failed(struct rma_comm *c, const struct rma_peer *p, gant
 	return rma_fail(c, r, (int)c->rank, gantry_last_error());
 }
 
-/* Why the peer takes no more it may have told before it closed, and that is on the other link. */
+/* The peer may have sent its reason before it closed: that is on the other link. */
 static gantry_result sending_failed(struct rma_comm *c, struct rma_peer *p, gantry_result r) REQUIRES(rma_mu)
 {
 	char text[256];
 
 	if (p->end && c->error.result == GANTRY_OK && !p->rx.closed) {
 		snprintf(text, sizeof(text), "%s", gantry_last_error());
-		(void)rma_rx_progress(c, p); /* if the peer has told, this has latched it */
+		(void)rma_rx_progress(c, p); /* a reason that has come is latched now */
 		gantry_set_last_error(text);
 	}
 	return rma_peer_failed(c, p, r);

@@ -84,7 +84,7 @@ gantry_result rma_peer_failed(struct rma_comm *c, const struct rma_peer *p, gant
 /* The peer may have sent its reason before it closed: that is on the other link. */
 static gantry_result sending_failed(struct rma_comm *c, struct rma_peer *p, gantry_result r) REQUIRES(rma_mu)
 {
-	char text[256];
+	char text[512];
 
 	if (p->end && c->error.result == GANTRY_OK && !p->rx.closed) {
 		snprintf(text, sizeof(text), "%s", gantry_last_error());

@@ -52,13 +52,46 @@ void nccl_job_free(struct nccl_job *job)
 	free(job);
 }
 
-static void *run_job(void *arg)
+static void run_job(struct nccl_job *job)
 {
-	struct nccl_job *job = arg;
-
 	job->r = job->run(job);
 	if (job->r != GANTRY_OK && job->r != GANTRY_AGAIN)
 		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error()); /* the thread's own */
+}
+
+/* Jobs of one communicator meet its other ranks, who have them in the same order: so they run one after the other. What was begun has met. */
+static bool follows(const struct nccl_job *job, const struct nccl_job *before)
+{
+	return job->c && job->c == before->c && !job->begin && !before->begin;
+}
+
+/* In a list: is it the first one of its communicator? */
+static bool leads(const struct nccl_job *job, const struct nccl_job *jobs)
+{
+	while (jobs != job && !follows(job, jobs))
+		jobs = jobs->next;
+	return jobs == job;
+}
+
+static const struct nccl_job *last_leader(const struct nccl_job *jobs)
+{
+	const struct nccl_job *last = jobs;
+
+	for (const struct nccl_job *job = jobs; job; job = job->next)
+		last = leads(job, jobs) ? job : last;
+	return last;
+}
+
+/* A job and those that follow it. A communicator may be freed by its last one. */
+static void *run_jobs(void *arg)
+{
+	const struct nccl_job first = *(struct nccl_job *)arg;
+	struct nccl_job *next = first.next;
+
+	run_job(arg);
+	for (; next; next = next->next)
+		if (follows(next, &first))
+			run_job(next);
 	return NULL;
 }
 
@@ -87,20 +120,24 @@ gantry_result nccl_jobs_run(struct nccl_job *jobs)
 		pthread_t thread;
 		bool started;
 	} *threads = NULL;
+	const struct nccl_job *last;
 	size_t n = 0, i = 0;
 
 	for (struct nccl_job *job = jobs; job; job = job->next, n++)
 		job->r = job->begin ? job->begin(job) : GANTRY_OK;
 	if (n > 1)
 		threads = calloc(n, sizeof(*threads));
+	last = last_leader(jobs);
 	/* What was begun needs no thread, nor does the last one. Without a thread jobs run one after the other, and those
 	 * that wait for the next ones end by a timeout. */
 	for (struct nccl_job *job = jobs; job; job = job->next, i++) {
-		if (threads && job->next && !job->begin)
+		if (!leads(job, jobs))
+			continue;
+		if (threads && job != last && !job->begin)
 			threads[i].started =
-				gantry_thread_start("gantry-nccl", run_job, job, &threads[i].thread) == GANTRY_OK;
+				gantry_thread_start("gantry-nccl", run_jobs, job, &threads[i].thread) == GANTRY_OK;
 		if (!threads || !threads[i].started)
-			run_job(job);
+			run_jobs(job);
 	}
 	for (i = 0; threads && i < n; i++)
 		if (threads[i].started)

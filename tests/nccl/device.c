@@ -733,8 +733,11 @@ static void case_windows(void)
 	void *window[4] = {NULL}, *p = NULL;
 	struct devcomm other;
 
+	/* As nccl-tests does: several of one communicator in a group. They are made in this order on all ranks. */
+	OK(nccl.GroupStart());
 	for (int i = 0; i < 3; i++)
 		OK(nccl.CommWindowRegister(s.comm, memory[i], sizeof(memory[i]), &window[i], 0));
+	OK(nccl.GroupEnd());
 	/* Before there are queues, and not on all ranks: numbers are the same all the same. */
 	if (R % 2 == 0)
 		OK(nccl.CommWindowDeregister(s.comm, window[0]));
@@ -773,15 +776,17 @@ static void case_group(void)
 	struct wishes w = {.signals = 4};
 	comm_t comms[4];
 	struct devcomm d[4];
-	void *windows[4];
-	static char memory[4][4096];
+	void *windows[4], *others[4];
+	static char memory[4][4096], other[4][4096];
 
 	if (R)
 		return;
 	OK(nccl.CommInitAll(comms, 4, NULL));
 	OK(nccl.GroupStart());
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++) {
+		OK(nccl.CommWindowRegister(comms[i], other[i], 4096, &others[i], 0));
 		OK(nccl.CommWindowRegister(comms[i], memory[i], 4096, &windows[i], 0));
+	}
 	OK(nccl.GroupEnd());
 	memset(d, 0, sizeof(d));
 	OK(nccl.GroupStart());
@@ -799,6 +804,12 @@ static void case_group(void)
 		wait_signal(&d[i], 3, 0, 1);
 		EQ(memory[i][1], (i + 1) % 4 + 1);
 	}
+	OK(nccl.GroupStart());
+	for (int i = 0; i < 4; i++) {
+		OK(nccl.CommWindowDeregister(comms[i], windows[i]));
+		OK(nccl.CommWindowDeregister(comms[i], others[i]));
+	}
+	OK(nccl.GroupEnd());
 	for (int i = 0; i < 4; i++)
 		OK(nccl.DevCommDestroy(comms[i], &d[i]));
 	for (int i = 0; i < 4; i++)

@@ -205,10 +205,12 @@ static gantry_result progress_peer(struct rma_comm *c, struct rma_peer *p) REQUI
 }
 
 /* What the device fails at is about this rank. Latched: NCCL looks at the results of puts and at no others. */
-static gantry_result progress_signals(struct rma_comm *c) REQUIRES(rma_mu)
+static gantry_result progress_device(struct rma_comm *c) REQUIRES(rma_mu)
 {
 	gantry_result r = rma_signal_progress(c);
 
+	if (r == GANTRY_OK)
+		r = rma_batches_close(c);
 	return r == GANTRY_OK ? GANTRY_OK : rma_peer_failed(c, &c->peers[c->rank], r);
 }
 
@@ -233,7 +235,7 @@ gantry_result rma_progress_locked(struct rma_comm *c)
 		idle++;
 		TRY_NOW(progress_peer(c, p));
 	}
-	return progress_signals(c);
+	return progress_device(c);
 }
 
 uint64_t rma_moves(const struct rma_comm *c)
@@ -434,12 +436,26 @@ gantry_result rma_test(struct rma_request *q, int *ret_done)
 	TRY(usable(c));
 	if (!is_over(q) && is_due(q)) {
 		TRY(progress_peer(c, q->peer));
-		TRY(progress_signals(c));
+		TRY(progress_device(c));
 	}
 	*ret_done = is_over(q);
 	if (*ret_done)
 		put_request(q);
 out:
+	rma_mu_unlock(&c->mu);
+	return r;
+}
+
+gantry_result rma_look(struct rma_request *q, int *ret_done)
+{
+	struct rma_comm *c = q->comm;
+	gantry_result r;
+
+	rma_mu_lock(&c->mu);
+	r = usable(c);
+	*ret_done = r == GANTRY_OK && is_over(q);
+	if (*ret_done)
+		put_request(q);
 	rma_mu_unlock(&c->mu);
 	return r;
 }
@@ -588,6 +604,8 @@ static struct rma_comm *make_comm(const struct rma_config *config) UNCHECKED
 	gantry_list_init(&c->free_requests);
 	gantry_list_init(&c->free_ops);
 	gantry_list_init(&c->blocks);
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		c->batches[i].open = 1;
 	gantry_list_init(&c->signals.words);
 	gantry_list_init(&c->signals.free);
 	for (uint32_t i = 0; i < c->ranks; i++) {

@@ -86,6 +86,8 @@ gantry_result rma_get(struct rma_comm *c, struct rma_to to, struct rma_place fro
 gantry_result rma_flush(struct rma_comm *c, struct rma_to to, struct rma_request **ret_request);
 /* After it says done the request is gone. Makes progress on its rank. */
 gantry_result rma_test(struct rma_request *request, int *ret_done);
+/* The same, and makes no progress: for a thread that calls rma_progress. */
+gantry_result rma_look(struct rma_request *request, int *ret_done);
 /* On all that is under way, both of this rank and of others. */
 gantry_result rma_progress(struct rma_comm *c);
 

@@ -208,6 +208,65 @@ gantry_result rma_span_of(const struct rma_comm *c, struct rma_place at, uint64_
 	return GANTRY_OK;
 }
 
+void rma_batch_join(struct rma_comm *c, enum gantry_copy_queue queue, struct rma_fence *ret_fence)
+{
+	struct rma_batches *b = &c->batches[queue];
+
+	b->joined = true;
+	*ret_fence = (struct rma_fence){true, queue, b->open};
+}
+
+/* Those of which the device says so. */
+static gantry_result end_batches(struct rma_comm *c, enum gantry_copy_queue queue) REQUIRES(rma_mu)
+{
+	struct rma_batches *b = &c->batches[queue];
+
+	while (b->over + 1 < b->open) {
+		TRY_NOW(c->device->ops->fence_reached(c->device, queue, b->fences[(b->over + 1) % RMA_BATCHES]));
+		b->over++;
+	}
+	return GANTRY_OK;
+}
+
+static gantry_result close_batch(struct rma_comm *c, enum gantry_copy_queue queue) REQUIRES(rma_mu)
+{
+	struct rma_batches *b = &c->batches[queue];
+	gantry_result r;
+
+	if (!b->joined)
+		return GANTRY_OK;
+	r = end_batches(c, queue);
+	if (r != GANTRY_OK && r != GANTRY_AGAIN)
+		return r;
+	if (b->open - b->over == RMA_BATCHES) /* the next call of progress closes it */
+		return GANTRY_OK;
+	TRY_NOW(c->device->ops->queue_fence(c->device, queue, &b->fences[b->open % RMA_BATCHES]));
+	b->joined = false;
+	b->open++;
+	return GANTRY_OK;
+}
+
+gantry_result rma_batches_close(struct rma_comm *c)
+{
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		TRY_NOW(close_batch(c, (enum gantry_copy_queue)i));
+	return GANTRY_OK;
+}
+
+/* A word can be stored with a call that is cheaper than a copy's. */
+static gantry_result move_to_device(struct rma_comm *c, char *to, const char *from, uint64_t bytes)
+{
+	struct gantry_device *d = c->device;
+	gantry_result r = GANTRY_ERR_UNSUPPORTED;
+	uint64_t word;
+
+	if (bytes == sizeof(word) && (uintptr_t)to % sizeof(word) == 0) {
+		memcpy(&word, from, sizeof(word));
+		r = d->ops->queue_store(d, GANTRY_COPY_IN, to, word);
+	}
+	return r == GANTRY_ERR_UNSUPPORTED ? d->ops->queue_copy(d, GANTRY_COPY_IN, to, from, bytes) : r;
+}
+
 gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span from, uint64_t bytes,
 		       struct rma_fence *ret_fence)
 {
@@ -220,17 +279,27 @@ gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span f
 		memmove(to.at, from.at, bytes);
 		return GANTRY_OK;
 	}
-	TRY_NOW(d->ops->queue_copy(d, ret_fence->queue, to.at, from.at, bytes));
-	TRY_NOW(d->ops->queue_fence(d, ret_fence->queue, &ret_fence->value));
-	ret_fence->pending = true;
+	if (from.device)
+		TRY_NOW(d->ops->queue_copy(d, ret_fence->queue, to.at, from.at, bytes));
+	else
+		TRY_NOW(move_to_device(c, to.at, from.at, bytes));
+	rma_batch_join(c, ret_fence->queue, ret_fence);
 	return GANTRY_OK;
 }
 
 gantry_result rma_fence_over(struct rma_comm *c, struct rma_fence *f)
 {
+	gantry_result r;
+
 	if (!f->pending)
 		return GANTRY_OK;
-	TRY_NOW(c->device->ops->fence_reached(c->device, f->queue, f->value));
+	if (f->batch > c->batches[f->queue].over) {
+		r = end_batches(c, f->queue);
+		if (r != GANTRY_OK && r != GANTRY_AGAIN)
+			return r;
+		if (f->batch > c->batches[f->queue].over)
+			return GANTRY_AGAIN;
+	}
 	f->pending = false;
 	return GANTRY_OK;
 }

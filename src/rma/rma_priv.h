@@ -45,11 +45,22 @@ enum {
 
 MUTEX_KIND(rma_mu);
 
-/* When a copy is over. */
+/* When a copy is over: with its batch. */
 struct rma_fence {
 	bool pending;
 	enum gantry_copy_queue queue;
-	uint64_t value;
+	uint64_t batch;
+};
+
+/*
+ * Copies of a queue, in batches that share a fence of the device's, since a fence is a call of the driver. Copies join the open batch;
+ * progress closes it when it has begun all that it can. Batches are numbered from 1 on, and over in that order.
+ */
+enum { RMA_BATCHES = 64 };
+struct rma_batches {
+	uint64_t open, over;	      /* the former's number; of the last that is over */
+	bool joined;		      /* the open one has copies */
+	uint64_t fences[RMA_BATCHES]; /* of those that are closed and not over, by number */
 };
 
 struct rma_memory {
@@ -235,8 +246,9 @@ struct rma_comm {
 		char text[512];
 	} error;
 	uint8_t last_words[RMA_HEADER + 512]; /* to all peers, after it */
-	struct rma_counts counts;	      /* read without the mutex */
-	uint64_t moves;			      /* the same */
+	struct rma_batches batches[GANTRY_COPY_QUEUES];
+	struct rma_counts counts; /* read without the mutex */
+	uint64_t moves;		  /* the same */
 	struct {
 		struct gantry_list node; /* of all communicators: loop_mu */
 		struct gantry_stall_source source;
@@ -280,6 +292,10 @@ gantry_result rma_span_of(const struct rma_comm *c, struct rma_place at, uint64_
 /* Begins a copy; *ret_fence says when it is over, maybe at once. */
 gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span from, uint64_t bytes,
 		       struct rma_fence *ret_fence) REQUIRES(rma_mu);
+/* What the queue was just asked for joins its open batch. */
+void rma_batch_join(struct rma_comm *c, enum gantry_copy_queue queue, struct rma_fence *ret_fence) REQUIRES(rma_mu);
+/* Closes the open batches: their copies begin. */
+gantry_result rma_batches_close(struct rma_comm *c) REQUIRES(rma_mu);
 /* AGAIN: not yet. */
 gantry_result rma_fence_over(struct rma_comm *c, struct rma_fence *f) REQUIRES(rma_mu);
 /* Memory of the device is copied by its queues. */

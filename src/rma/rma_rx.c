@@ -365,7 +365,7 @@ static void note_copies(struct rma_op *op) REQUIRES(rma_mu)
 	if (!x || !op->fence.pending)
 		return;
 	ASSERT(op->fence.queue == GANTRY_COPY_IN);
-	if (!x->fence.pending || x->fence.value < op->fence.value)
+	if (!x->fence.pending || x->fence.batch < op->fence.batch)
 		x->fence = op->fence;
 }
 

@@ -142,9 +142,7 @@ static gantry_result store_word(struct rma_comm *c, struct rma_word *w) REQUIRES
 	struct gantry_device *d = c->device;
 
 	TRY_NOW(d->ops->queue_store(d, GANTRY_COPY_IN, w->at, w->value));
-	w->fence = (struct rma_fence){.queue = GANTRY_COPY_IN};
-	TRY_NOW(d->ops->queue_fence(d, GANTRY_COPY_IN, &w->fence.value));
-	w->fence.pending = true;
+	rma_batch_join(c, GANTRY_COPY_IN, &w->fence);
 	return GANTRY_OK;
 }
 

@@ -74,18 +74,32 @@ GANTRY_API gantry_result gantry_gin_view(const struct gantry_gin *q, struct gant
 enum { GANTRY_GIN_WORDS = 8 };
 #define GANTRY_GIN_NONE 0xffffffffu /* instead of a signal or counter */
 
+#define GANTRY_GIN_CARRIED 0xffffffffu /* instead of a memory: the bytes travel with the request */
+enum { GANTRY_GIN_FEW = 64, GANTRY_GIN_MEMORIES = 256, GANTRY_GIN_AHEAD = 8 };
+/* Threads that call gantry_gin_put_warp together. */
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define GANTRY_GIN_WARP 32u
+#else
+#define GANTRY_GIN_WARP 1u
+#endif
+
 /* words[7] is 1 + the number of the request in its queue, written last. */
 struct gantry_gin_request {
 	uint64_t words[GANTRY_GIN_WORDS];
 };
 
-/* Arrays of [context][rank], but for signals and counters. Pointers are those of the device. */
+/* Arrays of [context][rank], but for signals, counters and memory. Pointers are those of the device. */
 struct gantry_gin_view {
-	uint32_t rank, ranks, contexts, depth, signals, counters, barriers, reserved;
+	uint32_t rank, ranks, contexts, depth, signals, counters, barriers;
+	uint32_t carried;		  /* bytes that can travel with a request, at most */
 	struct gantry_gin_request *queue; /* `depth` of each */
-	uint64_t *taken;		  /* places that kernels have taken */
+	char *data;			  /* and `carried` bytes for each of these */
 	const uint64_t *done;		  /* requests whose source may be used again */
-	uint64_t *signal;		  /* and behind them the words of barriers: [barrier][rank] */
+	uint64_t *taken,
+		*seen; /* places that kernels have taken; done, as they last saw it: in the device's own memory */
+	const char *const
+		*memory;  /* there too: where this rank's lies, by number, if kernels can read it and there is room */
+	uint64_t *signal; /* and behind them the words of barriers: [barrier][rank] */
 	const uint64_t *counter;
 	uint64_t *epoch; /* of each barrier: how often this rank has come */
 	const uint32_t *stop;
@@ -153,15 +167,59 @@ GANTRY_FN int gantry_gin_await(const struct gantry_gin_view *v, const uint64_t *
 	return 0;
 }
 
-GANTRY_FN int gantry_gin_post(const struct gantry_gin_view *v, uint32_t context, uint32_t peer,
-			      struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes, uint32_t signal,
-			      uint64_t add, uint32_t counter)
+/* Until the place of request n is free. `done` is in host memory, so it is read only if what was seen of it does not do. */
+GANTRY_FN int gantry_gin_await_place(const struct gantry_gin_view *v, uint64_t at, uint64_t n)
 {
-	const uint64_t at = (uint64_t)context * v->ranks + peer, n = gantry_gin_add(&v->taken[at], 1);
+	uint64_t done;
+
+	if (n < v->depth || gantry_gin_load(&v->seen[at]) > n - v->depth)
+		return 0;
+	while ((done = gantry_gin_load(&v->done[at])) <= n - v->depth)
+		if (gantry_gin_idle(v))
+			return 1;
+	gantry_gin_store(&v->seen[at], done); /* an older value may come later: then it is read again */
+	return 0;
+}
+
+/* Where a put's bytes lie, if they are few and these threads can copy them to its request. */
+GANTRY_FN const char *gantry_gin_source(const struct gantry_gin_view *v, struct gantry_gin_place from, uint64_t bytes,
+					uint64_t most)
+{
+	const char *base = bytes && bytes <= most && from.memory < GANTRY_GIN_MEMORIES ? v->memory[from.memory] : NULL;
+
+	return base && ((uintptr_t)base + from.offset) % sizeof(uint64_t) == 0 ? base + from.offset : NULL;
+}
+
+/* By `lanes` threads, of which this is one. Both begin at a multiple of 8. Loads go ahead of the stores: the latter are to the host's memory. */
+GANTRY_FN void gantry_gin_carry(char *to, const char *from, uint64_t bytes, uint32_t lane, uint32_t lanes)
+{
+	const uint64_t words = bytes / sizeof(uint64_t), *source = (const uint64_t *)(const void *)from;
+	uint64_t *target = (uint64_t *)(void *)to, word[GANTRY_GIN_AHEAD], i;
+	int k;
+
+	for (i = lane; i < words; i += (uint64_t)GANTRY_GIN_AHEAD * lanes) {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#pragma unroll
+#endif
+		for (k = 0; k < GANTRY_GIN_AHEAD; k++)
+			word[k] = i + (uint64_t)k * lanes < words ? source[i + (uint64_t)k * lanes] : 0;
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#pragma unroll
+#endif
+		for (k = 0; k < GANTRY_GIN_AHEAD; k++)
+			if (i + (uint64_t)k * lanes < words)
+				target[i + (uint64_t)k * lanes] = word[k];
+	}
+	for (i = words * sizeof(uint64_t) + lane; i < bytes; i += lanes)
+		to[i] = from[i];
+}
+
+GANTRY_FN void gantry_gin_write(const struct gantry_gin_view *v, uint64_t at, uint64_t n, struct gantry_gin_place from,
+				struct gantry_gin_place to, uint64_t bytes, uint32_t signal, uint64_t add,
+				uint32_t counter)
+{
 	uint64_t *words = v->queue[at * v->depth + (n & (v->depth - 1))].words;
 
-	if (n >= v->depth && gantry_gin_await(v, &v->done[at], n - v->depth + 1))
-		return 1;
 	words[0] = bytes;
 	words[1] = from.offset;
 	words[2] = to.offset;
@@ -169,7 +227,30 @@ GANTRY_FN int gantry_gin_post(const struct gantry_gin_view *v, uint32_t context,
 	words[4] = (uint64_t)counter << 32 | signal;
 	words[5] = add;
 	gantry_gin_store(&words[7], n + 1);
+}
+
+GANTRY_FN int gantry_gin_post_as(const struct gantry_gin_view *v, uint32_t context, uint32_t peer,
+				 struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes,
+				 uint32_t signal, uint64_t add, uint32_t counter, uint64_t most)
+{
+	const uint64_t at = (uint64_t)context * v->ranks + peer, n = gantry_gin_add(&v->taken[at], 1);
+	const char *source = gantry_gin_source(v, from, bytes, most);
+
+	if (gantry_gin_await_place(v, at, n))
+		return 1;
+	if (source) {
+		gantry_gin_carry(v->data + (at * v->depth + (n & (v->depth - 1))) * v->carried, source, bytes, 0, 1);
+		from.memory = GANTRY_GIN_CARRIED;
+	}
+	gantry_gin_write(v, at, n, from, to, bytes, signal, add, counter);
 	return 0;
+}
+
+GANTRY_FN int gantry_gin_post(const struct gantry_gin_view *v, uint32_t context, uint32_t peer,
+			      struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes, uint32_t signal,
+			      uint64_t add, uint32_t counter)
+{
+	return gantry_gin_post_as(v, context, peer, from, to, bytes, signal, add, counter, GANTRY_GIN_FEW);
 }
 
 /* `bytes` from this rank's memory to the peer's, then 1 to its signal, unless that is GANTRY_GIN_NONE. The own rank is a peer too. */
@@ -177,6 +258,48 @@ GANTRY_FN int gantry_gin_put(const struct gantry_gin_view *v, uint32_t context, 
 			     struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes, uint32_t signal)
 {
 	return gantry_gin_post(v, context, peer, from, to, bytes, signal, 1, GANTRY_GIN_NONE);
+}
+
+/*
+ * The same by all 32 lanes of a warp, with the same arguments: they copy up to `carried` bytes into the request, which saves a copy by the copy engine, some
+ * microseconds. What all lanes have written before is covered. On the CPU by one thread; with HIP by all lanes, and lane 0 gets the result.
+ */
+GANTRY_FN int gantry_gin_put_warp(const struct gantry_gin_view *v, uint32_t context, uint32_t peer,
+				  struct gantry_gin_place from, struct gantry_gin_place to, uint64_t bytes,
+				  uint32_t signal)
+{
+#ifdef __CUDA_ARCH__
+	const uint64_t at = (uint64_t)context * v->ranks + peer;
+	const char *source = gantry_gin_source(v, from, bytes, v->carried);
+	unsigned long long n = 0;
+	int ended = 0;
+	uint32_t lane;
+
+	asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+	__syncwarp();
+	if (lane == 0) {
+		n = gantry_gin_add(&v->taken[at], 1);
+		ended = gantry_gin_await_place(v, at, n);
+	}
+	if (__shfl_sync(0xffffffffu, ended, 0))
+		return 1;
+	n = __shfl_sync(0xffffffffu, n, 0);
+	if (source) {
+		gantry_gin_carry(v->data + (at * v->depth + (n & (v->depth - 1))) * v->carried, source, bytes, lane,
+				 32);
+		from.memory = GANTRY_GIN_CARRIED;
+	}
+	__syncwarp();
+	if (lane == 0)
+		gantry_gin_write(v, at, n, from, to, bytes, signal, 1, GANTRY_GIN_NONE);
+	return 0;
+#else
+#ifdef __HIP_DEVICE_COMPILE__
+	if (__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)) % 32)
+		return 0;
+#endif
+	return gantry_gin_post_as(v, context, peer, from, to, bytes, signal, 1, GANTRY_GIN_NONE, v->carried);
+#endif
 }
 
 /* Adds to a signal of the peer, behind all that was put to it in the context. */

@@ -24,6 +24,6 @@
  * candidate for 1.0, 2 has collectives and communicators made from others, 5 has queues for kernels, 6 a network for
  * each communicator, receives that convert and AMD's GPUs; what is built for 1 runs with later libraries.
  */
-#define GANTRY_API_VERSION 6
+#define GANTRY_API_VERSION 7
 
 #endif

@@ -230,6 +230,77 @@ TEST(more_threads_than_places)
 	}
 }
 
+static void nothing(struct world *w)
+{
+	(void)w;
+}
+
+/* ---- few bytes ---- */
+
+static uint8_t few_byte(uint32_t round, uint32_t rank, size_t i)
+{
+	return (uint8_t)(((i + 1) * 167 + round * 31 + rank * 7) % 251 + 1);
+}
+
+/* Few bytes travel with their request, more are fetched: around both limits and wherever they begin, they come whole and touch nothing else. */
+static void few(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		struct gantry_stream *stream)
+{
+	static const uint32_t sizes[] = {1, 7, 8, 9, 56, 63, 64, 65, 100, 4088, 4095, 4096, 4097, 5000};
+	enum { END = 6000 };
+	const struct gantry_gin_view *v;
+	uint32_t round = 0, me = (uint32_t)rank;
+	struct side s;
+
+	(void)stream;
+	open_side(&s, w, comm, dev);
+	v = &s.view;
+	CHECK_EQ(v->carried, 4096);
+	for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
+		for (uint32_t at = 0; at < 24; at += 4, round++) {
+			const struct gantry_gin_place from = {s.source_memory, at},
+						      to = {s.target_memory, at + round % 9};
+			const uint64_t n = sizes[k];
+
+			memset(s.target, 0, END);
+			for (size_t i = 0; i < END; i++)
+				s.source[i] = few_byte(round, me, i);
+			CHECK_EQ(gantry_gin_barrier(v, 0, BARRIER), 0);
+			CHECK_EQ(round % 2 ? gantry_gin_put(v, 0, 1 - me, from, to, n, 5)
+					   : gantry_gin_put_warp(v, 0, 1 - me, from, to, n, 5),
+				 0);
+			CHECK_EQ(gantry_gin_wait(v, 5, round + 1), 0);
+			for (size_t i = 0; i < END; i++)
+				CHECK_EQ(s.target[i], i < to.offset || i >= to.offset + n
+							      ? 0
+							      : few_byte(round, 1 - me, i - to.offset + at));
+			CHECK_EQ(gantry_gin_flush(v, 0), 0);
+			CHECK_EQ(gantry_gin_barrier(v, 0, BARRIER), 0);
+		}
+	/* A kernel that says that more travelled than there is room for. */
+	pthread_barrier_wait(&w->all);
+	if (!rank) {
+		const struct gantry_gin_place from = {GANTRY_GIN_CARRIED, 0}, to = {s.target_memory, 0};
+
+		gantry_gin_write(v, 1, gantry_gin_add(&v->taken[1], 1), from, to, v->carried + 1, 5, 1,
+				 GANTRY_GIN_NONE);
+		UNTIL(gantry_comm_error(comm, NULL, NULL, 0) != GANTRY_OK);
+		CHECK_HAS(gantry_last_error(), "4097 bytes with its request");
+	}
+	pthread_barrier_wait(&w->over);
+	gantry_gin_close(s.gin);
+	gantry_mem_free(dev, s.target);
+	free(s.source);
+	gantry_comm_abort(comm);
+}
+
+TEST(few_bytes_travel_with_their_request)
+{
+	struct world w = {.nranks = 2, .body = few};
+
+	world_threads(&w, nothing);
+}
+
 /* ---- barriers ---- */
 
 enum { SLOW = 96 << 20 };
@@ -275,11 +346,6 @@ TEST(barriers_wait_for_each_rank)
 }
 
 /* ---- idle ---- */
-
-static void nothing(struct world *w)
-{
-	(void)w;
-}
 
 static uint64_t cpu_ns(void)
 {

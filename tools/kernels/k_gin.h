@@ -2,7 +2,7 @@
 /*
  * Kernels of two ranks that put and signal to each other by gantry/kernel.h, as kernels of programs do: `perf gin`.
  *
- *   echo     a put with a signal there and one back, n times: context 0, lane 0 of block 0 alone
+ *   echo     a put with a signal there and one back, n times, in context 0: put by a warp of block 0, awaited by its lane 0
  *   stream   n puts from one rank to the other by all lanes of all blocks, in the order of their places; block b has context b, and
  *            ends it with one signal. The other rank answers each of these signals with one
  *
@@ -65,7 +65,7 @@ DEV uint64_t gin_look(const char *at, uint64_t bytes, uint64_t seq)
 
 /* ---- echo ---- */
 
-/* side: the one that sends it, 0 the first. */
+/* By a warp. side: the one that sends it, 0 the first. */
 DEV int gin_echo_put(const struct gantry_gin_args *a, uint64_t i, uint32_t side)
 {
 	struct gantry_gin_place from, to;
@@ -73,11 +73,12 @@ DEV int gin_echo_put(const struct gantry_gin_args *a, uint64_t i, uint32_t side)
 	from.memory = a->from;
 	to.memory = a->to;
 	from.offset = to.offset = a->at;
-	if (a->stamp)
+	if (a->stamp && dev_lane() == 0)
 		gin_stamp(a->source + a->at, a->bytes, a->seq + 2 * i + side);
-	return gantry_gin_put(&a->view, 0, a->peer, from, to, a->bytes, 0);
+	return gantry_gin_put_warp(&a->view, 0, a->peer, from, to, a->bytes, 0);
 }
 
+/* By lane 0. */
 DEV int gin_echo_take(const struct gantry_gin_args *a, uint64_t i, uint32_t side, uint64_t *wrong)
 {
 	if (gantry_gin_wait(&a->view, 0, a->echoes + a->streams + i + 1))
@@ -87,20 +88,29 @@ DEV int gin_echo_take(const struct gantry_gin_args *a, uint64_t i, uint32_t side
 	return 0;
 }
 
+/* By all lanes, which go round together. What ends a put of the second side's is seen in its next round. */
 DEV int gin_echo(const struct gantry_gin_args *a, uint64_t *wrong)
 {
+	const int puts = dev_lane() < GANTRY_GIN_WARP, waits = dev_lane() == 0;
+	int ended = 0;
+
 	for (uint64_t i = 0; i < a->n; i++) {
 		const uint64_t start = dev_clock();
 
-		if (a->first && (gin_echo_put(a, i, 0) || gin_echo_take(a, i, 1, wrong)))
+		if (a->first && puts)
+			ended = gin_echo_put(a, i, 0);
+		if (waits && !ended)
+			ended = gin_echo_take(a, i, a->first ? 1 : 0, wrong);
+		if (dev_bcast((uint64_t)ended))
 			return 1;
-		if (!a->first && (gin_echo_take(a, i, 0, wrong) || gin_echo_put(a, i, 1)))
-			return 1;
-		dev_store_relaxed(&a->times[i], dev_clock() - start);
-		if (i % GIN_SHOWN == 0)
+		if (!a->first && puts)
+			ended = gin_echo_put(a, i, 1);
+		if (waits)
+			dev_store_relaxed(&a->times[i], dev_clock() - start);
+		if (waits && i % GIN_SHOWN == 0)
 			dev_store_relaxed(a->shown, i);
 	}
-	return 0;
+	return ended;
 }
 
 /* ---- stream ---- */
@@ -165,7 +175,7 @@ DEV void k_gin(const struct gantry_gin_args *a)
 
 	if (a->stream)
 		ended = gin_stream(a, &wrong);
-	else if (dev_block() == 0 && dev_lane() == 0)
+	else if (dev_block() == 0)
 		ended = gin_echo(a, &wrong);
 	if (wrong)
 		dev_add(a->wrong, wrong);

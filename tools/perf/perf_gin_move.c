@@ -77,11 +77,13 @@ static gantry_result cause_of(struct gin_rank *rk)
 }
 
 /*
- * All ranks, by the queues themselves: what this thread has read and written before is ordered before what others put here afterwards, also
- * for ThreadSanitizer, which cannot see an order that goes through other processes.
+ * All ranks. On the host by the queues themselves: what this thread has read and written before is ordered before what others put here
+ * afterwards, also for ThreadSanitizer, which cannot see an order that goes through other processes.
  */
 static gantry_result meet(struct gin_rank *rk)
 {
+	if (!gantry_traits(rk->base.dev)->cpu_reads_memory) /* the view is the device's */
+		return perf_rank_sync(&rk->base);
 	if (gantry_gin_barrier(&rk->view, 0, 0))
 		return cause_of(rk);
 	perf_progress(rk->base.state);

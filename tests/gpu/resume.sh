@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Fifty connections of a job are reset while PyTorch's all-reduces run, and all sums are right: stock NCCL over the plugin, and
-# NCCL's API in place of it (gantry run, over the network). RANKS: how many ranks (2); TIMES: how many resets (50).
+# NCCL's API in place of it (gantry run, over the network). Fifty more while kernels put and signal (gantry perf gin), in the clear and
+# encrypted: every byte is right, and every signal counts once. RANKS: how many ranks (2); TIMES: how many resets (50).
 . "$(dirname "$0")/lib_gpu.sh"
 need_nccl
 start_mps
@@ -37,7 +38,36 @@ survives()
 		tail -n 12 "$scratch/$name" "$scratch/$name.err"
 	fi
 }
+# kernels_survive NAME VARIABLE=VALUE...: run after run, until enough connections were reset.
+kernels_survive()
+{
+	local name=$1 seed=0 n=0 runs=0 job pids=()
+	shift
+	while [ $n -lt "$times" ] && [ $runs -lt 40 ]; do
+		runs=$((runs + 1))
+		env "$@" timeout 100 "$BUILD_DIR/gantry" perf gin --device cuda -b 8 -e 64k -f 128 -n 20000 --repeats 3 >"$scratch/$name" 2>"$scratch/$name.err" &
+		job=$!
+		while kill -0 $job 2>/dev/null; do
+			sleep 0.05
+			# shellcheck disable=SC2046 # words are meant
+			pids=($(pgrep -P $(pgrep -P $job || echo 0)))
+			[ ${#pids[@]} = "$ranks" ] && grep -q median "$scratch/$name" && [ $n -lt "$times" ] || continue
+			seed=$((seed + 1))
+			"$BUILD_DIR/drivers/reset_socket" "${pids[seed % ${#pids[@]}]}" $first $last $seed >>"$scratch/$name.reset" && n=$((n + 1))
+		done
+		wait $job || break
+	done
+	if [ $n = "$times" ] && wait $job && tail -n 1 "$scratch/$name" | grep -q 'wrong bytes: 0; OK'; then
+		echo "ok: $name: $n connections reset in $runs runs of gantry perf gin"
+	else
+		failed=1
+		echo "FAILED: $name: $n connections reset in $runs runs"
+		tail -n 12 "$scratch/$name" "$scratch/$name.err"
+	fi
+}
 [ -x "$BUILD_DIR/drivers/reset_socket" ] || { echo "no $BUILD_DIR/drivers/reset_socket: build the target tests"; exit 1; }
 survives stock python3 "$here/nccl_run.py" --ranks "$ranks" --program resume_rank.py "${gantry_env[@]}"
 survives dropin env GANTRY_TRANSPORT=net "$BUILD_DIR/gantry" run -n "$ranks" -- python3 "$here/resume_rank.py"
+kernels_survive kernels GANTRY_ENCRYPT=off
+kernels_survive kernels-encrypted GANTRY_SECRET=0123456789abcdef0123456789abcdef GANTRY_ENCRYPT=on
 exit $failed

@@ -59,16 +59,17 @@ static void run_job(struct nccl_job *job)
 		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error()); /* the thread's own */
 }
 
-/* Jobs of one communicator meet its other ranks, who have them in the same order: so they run one after the other. What was begun has met. */
-static bool follows(const struct nccl_job *job, const struct nccl_job *before)
+/* Jobs of one communicator exchange messages with its other ranks, which have them in the same order: so they run one after the other. Those that were begun
+ * have done that. */
+static bool comes_after(const struct nccl_job *job, const struct nccl_job *before)
 {
 	return job->c && job->c == before->c && !job->begin && !before->begin;
 }
 
 /* In a list: is it the first one of its communicator? */
-static bool leads(const struct nccl_job *job, const struct nccl_job *jobs)
+static bool is_leader(const struct nccl_job *job, const struct nccl_job *jobs)
 {
-	while (jobs != job && !follows(job, jobs))
+	while (jobs != job && !comes_after(job, jobs))
 		jobs = jobs->next;
 	return jobs == job;
 }
@@ -78,7 +79,7 @@ static const struct nccl_job *last_leader(const struct nccl_job *jobs)
 	const struct nccl_job *last = jobs;
 
 	for (const struct nccl_job *job = jobs; job; job = job->next)
-		last = leads(job, jobs) ? job : last;
+		last = is_leader(job, jobs) ? job : last;
 	return last;
 }
 
@@ -90,7 +91,7 @@ static void *run_jobs(void *arg)
 
 	run_job(arg);
 	for (; next; next = next->next)
-		if (follows(next, &first))
+		if (comes_after(next, &first))
 			run_job(next);
 	return NULL;
 }
@@ -131,7 +132,7 @@ gantry_result nccl_jobs_run(struct nccl_job *jobs)
 	/* What was begun needs no thread, nor does the last one. Without a thread jobs run one after the other, and those
 	 * that wait for the next ones end by a timeout. */
 	for (struct nccl_job *job = jobs; job; job = job->next, i++) {
-		if (!leads(job, jobs))
+		if (!is_leader(job, jobs))
 			continue;
 		if (threads && job != last && !job->begin)
 			threads[i].started =

@@ -9,7 +9,7 @@
 # plain   gcc, every test that is not labelled slow
 # slow    the rest of them: what waits for deadlines and peers, and repeats with a secret
 # clang   everything built by clang with warnings as errors and thread-safety analysis; unit tests of what compilers differ in
-# asan    AddressSanitizer, LeakSanitizer and UBSan: all but the labels gpu and slow
+# asan    AddressSanitizer, LeakSanitizer and UBSan: all but the labels gpu and slow, and a few long ones
 # tsan    ThreadSanitizer: the same tests, but those of one thread, repeats with a secret, lying peers, and windows of processes
 # fuzz    every fuzz target for FUZZ_SECONDS seconds (default 2)
 #
@@ -73,6 +73,8 @@ prepare_sanitized()
 
 # They read sources and documents: the plain stage has run them.
 READERS='^system_(house|unreached|doc_pairs|doc_quotes|params_doc|thread_safety|bench_verdict|plugin_exports|nccl_exports)$'
+# Long ones of which a sanitizer would see little that is new: unit tests do the same in one process, or they are about rates.
+SEEN='|^system_(collnet|hip|perf_between)$|^test_(rail_rate|tool_stall_live)$'
 
 prepare_asan() { prepare_sanitized asan address,undefined; }
 stage_asan()
@@ -84,9 +86,9 @@ stage_asan()
 		run_tests build-asan -LE 'gpu|slow|system' -E "$NO_LEAKS" || return 1
 		echo "leaks are not looked for in system tests, in tests of plain functions, in repeats and in some of each family on aarch64"
 		ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run_tests build-asan -LE 'gpu|slow|system' -R "$NO_LEAKS" || return 1
-		ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run_tests build-asan -L system -LE 'gpu|slow' -E "$READERS|system_(lifecycle|mismatch)\$"
+		ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run_tests build-asan -L system -LE 'gpu|slow' -E "$READERS$SEEN|system_(lifecycle|mismatch)\$"
 	else
-		run_tests build-asan -LE 'gpu|slow' -E "$READERS"
+		run_tests build-asan -LE 'gpu|slow' -E "$READERS$SEEN"
 	fi
 }
 
@@ -100,10 +102,9 @@ stage_tsan()
 {
 	# Windows of processes are filled, announced to the peers, and then written by the progress thread: an order that goes
 	# through other processes, which ThreadSanitizer cannot see. test_window has those of one process.
-	# Lying peers are after memory, which is asan's; their threads, and those of test_comm_average and system_collnet, are other tests' too.
-	# A rate says nothing here (test_rail_rate).
+	# Lying peers are after memory, which is asan's; their threads, and those of test_comm_average, are other tests' too.
 	echo "left out: tests of one thread, repeats with a secret and others whose threads are the same, windows of processes (system_put)"
-	run_tests build-tsan -LE 'gpu|slow' -E "$READERS"'|test_(abi|coll_plan|comm_average|[a-z]+_liar|crc32c|devmem_random|hmac|param_text|rail_rate|result|tool_stall_live|tool_trace|types|wire)$|_with_secret$|_scripted$|_replay$|^system_(put|collnet|hip|lifecycle|mismatch|perf_between|perf_gin|perf_net|ports|sendrecv)$'
+	run_tests build-tsan -LE 'gpu|slow' -E "$READERS$SEEN"'|test_(abi|coll_plan|comm_average|[a-z]+_liar|crc32c|devmem_random|hmac|param_text|result|tool_trace|types|wire)$|_with_secret$|_scripted$|_replay$|^system_(put|lifecycle|mismatch|perf_gin|perf_net|ports|sendrecv)$'
 }
 
 prepare_fuzz() { scripts/fuzz.sh build; }

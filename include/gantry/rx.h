@@ -104,7 +104,7 @@ struct gantry_rx_config {
 		message; /* bytes per message on the wire; 0: GANTRY_RX_MESSAGE. The smaller one of both sides counts */
 	int depth;	 /* messages in flight per connection and direction; 0: GANTRY_RX_DEPTH */
 	uint64_t stage;	 /* pinned memory for staging; 0: GANTRY_RX_STAGE */
-	int max_frags;	 /* descriptors per kernel launch; 0: 8192 */
+	int max_frags;	 /* fragments per launch of the unpacking kernel; 0: GANTRY_RX_MAX_FRAGS */
 	int debug;	 /* a log line for each step of each transfer; 0: GANTRY_RX_DEBUG */
 };
 

@@ -53,7 +53,7 @@ static gantry_result configure_rx(struct gantry_rx *rx, const struct gantry_rx_c
 	rx->message = config->message ? config->message : p->rx_message;
 	rx->depth = (uint32_t)(config->depth ? config->depth : p->rx_depth);
 	rx->stage_limit = config->stage ? config->stage : p->rx_stage;
-	rx->max_descs = (uint32_t)(config->max_frags ? config->max_frags : RX_DESCS);
+	rx->max_descs = (uint32_t)(config->max_frags ? config->max_frags : p->rx_max_frags);
 	rx->debug = config->debug || p->rx_debug;
 	if (rx->message < RX_MESSAGE_MIN || rx->message > RX_MESSAGE_MAX)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "message size %s is invalid: expected %s to %s (GANTRY_RX_MESSAGE)",
@@ -61,7 +61,7 @@ static gantry_result configure_rx(struct gantry_rx *rx, const struct gantry_rx_c
 	if (rx->depth < 1 || rx->depth > RX_DEPTH_MAX)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "depth %d is invalid: expected 1 to %d", config->depth, RX_DEPTH_MAX);
 	if (rx->max_descs < 16 || rx->max_descs > 1 << 20)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "%d descriptors per launch is invalid: expected 16 to %d",
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%d fragments per launch is invalid: expected 16 to %d (GANTRY_RX_MAX_FRAGS)",
 			 config->max_frags, 1 << 20);
 	if ((unsigned)config->path > GANTRY_RX_PATH_HOST)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "path %d does not exist", (int)config->path);

@@ -53,7 +53,6 @@ enum {
 	RX_DEPTH_MAX = 16,	  /* GANTRY_UNPACK_DEPTH: slots of the network's table */
 	RX_MESSAGE_MIN = 64 << 10,
 	RX_MESSAGE_MAX = 4 << 20, /* GANTRY_UNPACK_MAX_SLICE */
-	RX_DESCS = 8192,	  /* per launch */
 	RX_VEC_PIECE = 2048,	  /* host memory: pieces from this size on are moved in place */
 	RX_AS_FRAG = 4096,	  /* converting: bytes of a descriptor, which one warp takes; as many as a page has */
 	RX_TEXT = 384,

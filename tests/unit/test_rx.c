@@ -293,11 +293,32 @@ static void in_place(const char *zerocopy, int crc)
 	set_params("GANTRY_CRC", NULL, "GANTRY_ZEROCOPY", NULL);
 }
 
+/* Of a transfer that comes as fragments. */
+static uint64_t launches_with(const char *most)
+{
+	struct gantry_rx_config config = {.struct_size = sizeof(config), .path = GANTRY_RX_PATH_EMULATED};
+	const struct rx_layout l = {1 << 20, 1 << 20, 1 << 20};
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
+
+	set_params("GANTRY_RX_MAX_FRAGS", most);
+	rx_pair_open(&pair, &config);
+	device = 1;
+	move(&pair.a, &pair.b, &l, &l, 1);
+	gantry_rx_get_counters(pair.b.rx, &n);
+	CHECK_EQ(n.unpacked_bytes, l.total);
+	CHECK(!most || n.launches * (uint64_t)atoi(most) >= n.descriptors);
+	rx_pair_close(&pair);
+	set_params("GANTRY_RX_MAX_FRAGS", NULL);
+	return n.launches;
+}
+
 static void wrong_configs(void)
 {
 	struct gantry_rx_config c = {.struct_size = sizeof(c), .message = 1000};
 	struct gantry_rx *rx;
 
+	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
+	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .max_frags = 15};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
 	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .depth = 17};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
@@ -331,6 +352,8 @@ int main(int argc, char **argv)
 		RUN(all(&host, "host: requested by the program"));
 	if (!*only || !strcmp(only, "narrow"))
 		RUN(all(&narrow, "host: requested by the program"));
+	if (!*only || !strcmp(only, "emulated"))
+		RUN(CHECK(launches_with("16") > launches_with(NULL)));
 	if (!*only || !strcmp(only, "emulated"))
 		RUN(all(&emulated, "unpack (emulated NIC): requested by the program"));
 	return 0;

@@ -113,6 +113,13 @@ await()
 	done
 }
 
+# children_of PID: those that live, in the order in which they were forked. Numbers of processes begin anew now and then, so it is not theirs.
+children_of()
+{
+	ps -o pid=,stat= --ppid "$1" | awk -v parent="$1" -v most="$(cat /proc/sys/kernel/pid_max)" \
+		'$2 !~ /^Z/ { print ($1 - parent + most) % most, $1 }' | sort -n | cut -d ' ' -f 2
+}
+
 # ranks_at_work TOOL: until `gantry perf`, or the timeout command above it, has two ranks and both have used a second of
 # CPU: then they are beyond their beginnings. Their pids are in $ranks, in the order of their ranks.
 ranks_at_work() { await two_at_work "$1"; }
@@ -122,9 +129,8 @@ two_at_work()
 	kill -0 "$top" 2>/dev/null || return 1
 	child=$(ps -o pid=,comm= --ppid "$top" | awk '$2 == "gantry" { print $1; exit }')
 	[ "$(ps -o comm= -p "$top")" != timeout ] || top=${child:-$top}
-	ranks=$(ps -o pid=,stat= --ppid "$top" | awk '$2 !~ /^Z/ { print $1 }' | sort -n | xargs)
+	ranks=$(children_of "$top" | xargs)
 	[ "$(wc -w <<<"$ranks")" = 2 ] || return 1
-	[ $((${ranks#* } - ${ranks% *})) -lt 10000 ] || ranks="${ranks#* } ${ranks% *}" # pids began anew between the two
 	for pid in $ranks; do
 		[ "$(awk '{ sub(/.*\) /, ""); print ($12 + $13 >= 100) }' "/proc/$pid/stat" 2>/dev/null)" = 1 ] || return 1
 	done

@@ -66,7 +66,7 @@ killed() {
 	has_ranks() { [ "$(pgrep -P $tool | wc -l)" = "$n" ] && grep -q 'median' "$tmp/out"; }
 	await has_ranks || die "there are not $n ranks"
 	sleep 1
-	pid=$(pgrep -P $tool | sed -n 2p)
+	pid=$(children_of $tool | sed -n 2p)
 	began=$SECONDS
 	kill -9 "$pid"
 	wait $tool && die "a rank was killed, and all is well"

@@ -46,7 +46,7 @@ for t in net p2p; do
 		sleep 0.05
 	done
 	sleep 1
-	kill -9 "$(pgrep -P $pid | sed -n 2p)" || die "there is no second rank"
+	kill -9 "$(children_of $pid | sed -n 2p)" || die "there is no second rank"
 	wait $pid && die "a rank was killed, and all is well"
 	like err 'rank 1'
 	echo "ok: a rank killed over $t"

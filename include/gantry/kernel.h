@@ -72,9 +72,9 @@ GANTRY_API gantry_result gantry_gin_view(const struct gantry_gin *q, struct gant
 /* ---- its kernels ---- */
 
 enum { GANTRY_GIN_WORDS = 8 };
-#define GANTRY_GIN_NONE 0xffffffffu /* instead of a signal or counter */
-
+#define GANTRY_GIN_NONE 0xffffffffu    /* instead of a signal or counter */
 #define GANTRY_GIN_CARRIED 0xffffffffu /* instead of a memory: the bytes travel with the request */
+/* Bytes that travel with any put; numbers of memory that kernels look up; loads that a thread has under way when it copies. */
 enum { GANTRY_GIN_FEW = 64, GANTRY_GIN_MEMORIES = 256, GANTRY_GIN_AHEAD = 8 };
 /* Threads that call gantry_gin_put_warp together. */
 #if defined(__CUDACC__) || defined(__HIPCC__)
@@ -95,10 +95,11 @@ struct gantry_gin_view {
 	struct gantry_gin_request *queue; /* `depth` of each */
 	char *data;			  /* and `carried` bytes for each of these */
 	const uint64_t *done;		  /* requests whose source may be used again */
-	uint64_t *taken,
-		*seen; /* places that kernels have taken; done, as they last saw it: in the device's own memory */
-	const char *const
-		*memory;  /* there too: where this rank's lies, by number, if kernels can read it and there is room */
+	/* In the device's own memory. */
+	uint64_t *taken;	   /* places that kernels have taken */
+	uint64_t *seen;		   /* of done, when a kernel last looked */
+	const char *const *memory; /* registered memory of this rank, by number; NULL: kernels cannot read it */
+	/* In memory that the CPU adds to. */
 	uint64_t *signal; /* and behind them the words of barriers: [barrier][rank] */
 	const uint64_t *counter;
 	uint64_t *epoch; /* of each barrier: how often this rank has come */

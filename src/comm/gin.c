@@ -709,11 +709,17 @@ static gantry_result check_open(const struct gantry_gin *k, const char *what)
 
 static gantry_result register_mine(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
 {
+	gantry_result r;
+
 	if (!ptr || !size) {
 		rma_register_nothing(k->rma, ret_memory);
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: invalid buffer (%zu bytes at %p)", size, ptr);
 	}
-	return comm_gin_add(k, ptr, size, ret_memory);
+	TRY_NOW(comm_gin_add(k, ptr, size, ret_memory));
+	r = show_memory(k, *ret_memory, ptr);
+	if (r != GANTRY_OK)
+		rma_deregister(k->rma, *ret_memory);
+	return r;
 }
 
 gantry_result gantry_gin_register(struct gantry_gin *k, void *ptr, size_t size, uint32_t *ret_memory)
@@ -731,7 +737,7 @@ gantry_result gantry_gin_register(struct gantry_gin *k, void *ptr, size_t size, 
 		*ret_memory = mine.sizes[0];
 	else if (mine.result == GANTRY_OK)
 		rma_deregister(k->rma, mine.sizes[0]);
-	return r == GANTRY_OK ? show_memory(k, mine.sizes[0], ptr) : r;
+	return r;
 }
 
 gantry_result gantry_gin_deregister(struct gantry_gin *k, uint32_t memory)

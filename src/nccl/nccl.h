@@ -129,6 +129,8 @@ static inline void nccl_leave(struct ncclComm *c)
  * time; else it runs at once. */
 struct nccl_job {
 	struct nccl_job *next;
+	struct nccl_job *then; /* the next one of its communicator, which waits for it */
+	bool waits;
 	gantry_result (*begin)(struct nccl_job *job); /* of all, before the first one runs; must not wait; NULL: none */
 	gantry_result (*run)(struct nccl_job *job);
 	gantry_result r;

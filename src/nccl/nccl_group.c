@@ -60,39 +60,24 @@ static void run_job(struct nccl_job *job)
 }
 
 /* Jobs of one communicator exchange messages with its other ranks, which have them in the same order: so they run one after the other. Those that were begun
- * have done that. */
-static bool comes_after(const struct nccl_job *job, const struct nccl_job *before)
+ * have done that. Before the first one runs: a job may change what it is about. */
+static void chain_jobs(struct nccl_job *jobs)
 {
-	return job->c && job->c == before->c && !job->begin && !before->begin;
+	for (struct nccl_job *job = jobs; job; job = job->next) {
+		struct nccl_job *next = job->next;
+
+		while (next && (!job->c || next->c != job->c || job->begin || next->begin))
+			next = next->next;
+		job->then = next;
+		if (next)
+			next->waits = true;
+	}
 }
 
-/* In a list: is it the first one of its communicator? */
-static bool is_leader(const struct nccl_job *job, const struct nccl_job *jobs)
+static void *run_chain(void *arg)
 {
-	while (jobs != job && !comes_after(job, jobs))
-		jobs = jobs->next;
-	return jobs == job;
-}
-
-static const struct nccl_job *last_leader(const struct nccl_job *jobs)
-{
-	const struct nccl_job *last = jobs;
-
-	for (const struct nccl_job *job = jobs; job; job = job->next)
-		last = is_leader(job, jobs) ? job : last;
-	return last;
-}
-
-/* A job and those that follow it. A communicator may be freed by its last one. */
-static void *run_jobs(void *arg)
-{
-	const struct nccl_job first = *(struct nccl_job *)arg;
-	struct nccl_job *next = first.next;
-
-	run_job(arg);
-	for (; next; next = next->next)
-		if (comes_after(next, &first))
-			run_job(next);
+	for (struct nccl_job *job = arg; job; job = job->then)
+		run_job(job);
 	return NULL;
 }
 
@@ -121,24 +106,26 @@ gantry_result nccl_jobs_run(struct nccl_job *jobs)
 		pthread_t thread;
 		bool started;
 	} *threads = NULL;
-	const struct nccl_job *last;
+	const struct nccl_job *last = NULL;
 	size_t n = 0, i = 0;
 
 	for (struct nccl_job *job = jobs; job; job = job->next, n++)
 		job->r = job->begin ? job->begin(job) : GANTRY_OK;
 	if (n > 1)
 		threads = calloc(n, sizeof(*threads));
-	last = last_leader(jobs);
-	/* What was begun needs no thread, nor does the last one. Without a thread jobs run one after the other, and those
+	chain_jobs(jobs);
+	for (struct nccl_job *job = jobs; job; job = job->next)
+		last = job->waits ? last : job;
+	/* What was begun needs no thread, nor does the last chain. Without a thread jobs run one after the other, and those
 	 * that wait for the next ones end by a timeout. */
 	for (struct nccl_job *job = jobs; job; job = job->next, i++) {
-		if (!is_leader(job, jobs))
+		if (job->waits)
 			continue;
 		if (threads && job != last && !job->begin)
 			threads[i].started =
-				gantry_thread_start("gantry-nccl", run_jobs, job, &threads[i].thread) == GANTRY_OK;
+				gantry_thread_start("gantry-nccl", run_chain, job, &threads[i].thread) == GANTRY_OK;
 		if (!threads || !threads[i].started)
-			run_jobs(job);
+			run_chain(job);
 	}
 	for (i = 0; threads && i < n; i++)
 		if (threads[i].started)

@@ -59,8 +59,8 @@ static void run_job(struct nccl_job *job)
 		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error()); /* the thread's own */
 }
 
-/* Jobs of one communicator exchange messages with its other ranks, which have them in the same order: so they run one after the other. Those that were begun
- * have done that. Before the first one runs: a job may change what it is about. */
+/* Jobs of one communicator exchange messages with its other ranks, which have them in the same order: so they run one
+ * after the other. Those that were begun have done that. Before the first one runs: a job may change what it is about. */
 static void chain_jobs(struct nccl_job *jobs)
 {
 	for (struct nccl_job *job = jobs; job; job = job->next) {
@@ -100,34 +100,44 @@ static gantry_result jobs_end(struct nccl_job *jobs)
 	return r;
 }
 
+struct chain_thread {
+	pthread_t thread;
+	bool started;
+};
+
+/*
+ * threads: one for each job, or NULL. What was begun needs none, nor does the last chain. Without a thread jobs run one
+ * after the other, and those that wait for the next ones end by a timeout.
+ */
+static void run_chains(struct nccl_job *jobs, struct chain_thread *threads)
+{
+	const struct nccl_job *last = NULL;
+	struct chain_thread *t = threads;
+
+	for (struct nccl_job *job = jobs; job; job = job->next)
+		last = job->waits ? last : job;
+	for (struct nccl_job *job = jobs; job; job = job->next, t += threads != NULL) {
+		if (job->waits)
+			continue;
+		if (threads && job != last && !job->begin)
+			t->started = gantry_thread_start("gantry-nccl", run_chain, job, &t->thread) == GANTRY_OK;
+		if (!threads || !t->started)
+			run_chain(job);
+	}
+}
+
 gantry_result nccl_jobs_run(struct nccl_job *jobs)
 {
-	struct running {
-		pthread_t thread;
-		bool started;
-	} *threads = NULL;
-	const struct nccl_job *last = NULL;
-	size_t n = 0, i = 0;
+	struct chain_thread *threads = NULL;
+	size_t n = 0;
 
 	for (struct nccl_job *job = jobs; job; job = job->next, n++)
 		job->r = job->begin ? job->begin(job) : GANTRY_OK;
 	if (n > 1)
 		threads = calloc(n, sizeof(*threads));
 	chain_jobs(jobs);
-	for (struct nccl_job *job = jobs; job; job = job->next)
-		last = job->waits ? last : job;
-	/* What was begun needs no thread, nor does the last chain. Without a thread jobs run one after the other, and those
-	 * that wait for the next ones end by a timeout. */
-	for (struct nccl_job *job = jobs; job; job = job->next, i++) {
-		if (job->waits)
-			continue;
-		if (threads && job != last && !job->begin)
-			threads[i].started =
-				gantry_thread_start("gantry-nccl", run_chain, job, &threads[i].thread) == GANTRY_OK;
-		if (!threads || !threads[i].started)
-			run_chain(job);
-	}
-	for (i = 0; threads && i < n; i++)
+	run_chains(jobs, threads);
+	for (size_t i = 0; threads && i < n; i++)
 		if (threads[i].started)
 			pthread_join(threads[i].thread, NULL);
 	free(threads);

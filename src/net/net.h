@@ -199,6 +199,10 @@ struct gantry_net_ops {
 				struct gantry_net_note *note, void **ret_request);
 	gantry_result (*irecvp)(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
 				const int *tags, void **mrs, struct gantry_net_note **notes, void **request);
+	/* isend of n messages, in this order: small ones leave in one system call. *ret_requests has n entries; the first
+	 * NULL and those behind it are still to be sent. */
+	gantry_result (*isends)(struct gantry_net *net, void *comm, uint32_t n, void *const *data, const size_t *sizes,
+				int tag, void **ret_requests);
 	/* Is isendv faster than a copy to one place and isend? That may end while messages are on their way. */
 	int (*isendv_pays)(struct gantry_net *net, void *comm);
 	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so messages

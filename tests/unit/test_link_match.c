@@ -282,6 +282,72 @@ TEST(requests_exhausted)
 	done_with(l);
 }
 
+/* ---- several sends in one call ---- */
+
+static int socket_sends;
+
+static ssize_t count_send(struct tcp_io *io, const struct iovec *iov, int n, unsigned flags)
+{
+	socket_sends++;
+	return tcp_io_engine->send(io, iov, n, flags);
+}
+
+TEST(sends_of_one_call)
+{
+	enum { N = 5 };
+	static const size_t sizes[N] = {16384, 0, 1, 4096, 7000};
+	struct pair_config c = {.nlanes = 2};
+	struct tcp_io_ops counted = *tcp_io_engine;
+	void *data[N], *sends[N], *recvs[N], *taken[LINK_SENDS];
+	struct tcp_link *l[2];
+	uint8_t *in[N];
+
+	pair_links(&c, l);
+	counted.send = count_send;
+	l[0]->lanes[0].io.ops = &counted;
+	for (int i = 0; i < N; i++) {
+		data[i] = message(sizes[i], (uint64_t)i);
+		in[i] = room(sizes[i]);
+		recvs[i] = irecv(l[1], in[i], sizes[i] + 1, A);
+	}
+	progress(l, 10);
+	socket_sends = 0;
+	CHECK_OK(tcp_link_isends(l[0], N, data, sizes, A, sends));
+	CHECK_EQ(socket_sends, 1);
+	for (int i = 0; i < N; i++) {
+		int got = -1;
+
+		CHECK(sends[i]);
+		wait_for(l, sends[i], NULL);
+		wait_for(l, recvs[i], &got);
+		CHECK_EQ(got, (int)sizes[i]);
+		CHECK(memcmp(in[i], data[i], sizes[i]) == 0);
+		free(in[i]);
+	}
+	/* As many as there is room for. */
+	for (int i = 0; i < LINK_SENDS - 2; i++)
+		taken[i] = isend(l[0], data[3], 1, A);
+	CHECK_OK(tcp_link_isends(l[0], N, data, sizes, A, sends));
+	CHECK(sends[0] && sends[1]);
+	for (int i = 2; i < N; i++)
+		CHECK(!sends[i]);
+	taken[LINK_SENDS - 2] = sends[0];
+	taken[LINK_SENDS - 1] = sends[1];
+	for (int i = 0; i < LINK_SENDS; i++) {
+		static uint8_t into[16384];
+		int got = -1;
+		void *recv = irecv(l[1], into, sizeof(into), A);
+
+		wait_for(l, recv, &got);
+		CHECK_EQ(got, i < LINK_SENDS - 2 ? 1 : (int)sizes[i - (LINK_SENDS - 2)]);
+	}
+	for (int i = 0; i < LINK_SENDS; i++)
+		wait_for(l, taken[i], NULL);
+	for (int i = 0; i < N; i++)
+		free(data[i]);
+	done_with(l);
+}
+
 /* ---- the window of eager messages ---- */
 
 /* 1 MiB of window takes 17 messages of 60000 + 24 bytes and no eighteenth until receives are posted. */

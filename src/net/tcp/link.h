@@ -584,6 +584,8 @@ struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag) REQUIRES(link_
 
 /* post.c: what a user does with it. All of one direction are called by one thread at a time. */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
+gantry_result tcp_link_isends(struct tcp_link *l, uint32_t n, void *const *data, const size_t *sizes, int tag,
+			      void **ret_requests); /* isends of net.h */
 gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 gantry_result tcp_link_hold(struct tcp_link *l, bool send, int tag);   /* hold of net.h */
 gantry_result tcp_link_hasten(struct tcp_link *l, int tag, int alone); /* hasten of net.h */

@@ -196,9 +196,10 @@ static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *
 		store_relaxed(&l->last.bulk_moved, gantry_ticks());
 }
 
-gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how, void **ret_request)
+/* Does not send yet: *ret_wake says what has to be done for that. */
+static void post_send(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how, enum tcp_wake *ret_wake,
+		      void **ret_request)
 {
-	enum tcp_wake wake = TCP_WAKE_NOBODY;
 	struct tcp_tag *t;
 
 	if (s->eager)
@@ -209,21 +210,33 @@ gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct
 		number_send(l, s, t);
 		if (!how)
 			how = choose_leave(l, s);
-		wake = how->post(l, s);
+		*ret_wake = how->post(l, s);
 	}
 	link_mu_unlock(&l->mu);
 	if (!t) {
 		tcp_send_drop(l, s);
 		*ret_request = NULL;
-		return GANTRY_OK;
+		return;
 	}
 	LOG_TRACE(DATA, "link %u isend %u of tag %u: %llu bytes%s", l->session.id, s->index, s->tag,
 		  (unsigned long long)s->size, how->trace);
-	if (wake == TCP_WAKE_CONTROL)
-		tcp_control_flush(l);
-	else if (wake == TCP_WAKE_WORKERS)
-		tcp_workers_notify();
 	*ret_request = &s->head;
+}
+
+static void wake_senders(struct tcp_link *l, uint32_t wakes)
+{
+	if (wakes & 1u << TCP_WAKE_CONTROL)
+		tcp_control_flush(l);
+	if (wakes & 1u << TCP_WAKE_WORKERS)
+		tcp_workers_notify();
+}
+
+gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how, void **ret_request)
+{
+	enum tcp_wake wake = TCP_WAKE_NOBODY;
+
+	post_send(l, s, how, &wake, ret_request);
+	wake_senders(l, 1u << wake);
 	return GANTRY_OK;
 }
 
@@ -237,6 +250,28 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	*ret_request = NULL;
 	s = tcp_send_take(l, data, size, tag);
 	return s ? tcp_send_post(l, s, NULL, ret_request) : GANTRY_OK;
+}
+
+gantry_result tcp_link_isends(struct tcp_link *l, uint32_t n, void *const *data, const size_t *sizes, int tag,
+			      void **ret_requests)
+{
+	gantry_result r = tcp_link_status(l, &l->tx.end);
+	struct tcp_send *s;
+	uint32_t wakes = 0; /* bits: 1 << enum tcp_wake */
+
+	if (r != GANTRY_OK)
+		return r;
+	for (uint32_t i = 0; i < n; i++) {
+		enum tcp_wake wake = TCP_WAKE_NOBODY;
+
+		ret_requests[i] = NULL;
+		s = i && !ret_requests[i - 1] ? NULL : tcp_send_take(l, data[i], sizes[i], tag);
+		if (s)
+			post_send(l, s, NULL, &wake, &ret_requests[i]);
+		wakes |= 1u << wake;
+	}
+	wake_senders(l, wakes);
+	return GANTRY_OK;
 }
 
 gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)

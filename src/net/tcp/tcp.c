@@ -622,6 +622,19 @@ static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, s
 						     : tcp_link_isend(c->link, data, size, tag, ret_request);
 }
 
+static gantry_result tcp_isends(struct gantry_net *net, void *comm, uint32_t n, void *const *data, const size_t *sizes,
+				int tag, void **ret_requests)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_SEND, "isend");
+
+	(void)net;
+	if (r != GANTRY_OK)
+		return r;
+	note_use(c);
+	return tcp_link_isends(c->link, n, data, sizes, tag, ret_requests);
+}
+
 static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
 			       const int *tags, void **mrs, void **request)
 {
@@ -764,6 +777,7 @@ static const struct gantry_net_ops ops = {
 	.test = tcp_test,
 	.irecv_consumed = tcp_irecv_consumed,
 	.isendv = tcp_isendv,
+	.isends = tcp_isends,
 	.irecvv = tcp_irecvv,
 	.isendv_pays = tcp_isendv_pays,
 	.hold = tcp_hold,

@@ -13,7 +13,8 @@
  *
  * Where ranks are more than the cores they share, messages and bytes cost as many times more, messages over TCP also
  * what the kernel does for them, since no core does that beside the ranks, and a hop waits until its receiver gets a core.
- * There direct2 cuts the buffer into few parts: with one, a rank reduces for all, in as few messages as can be. On a GPU
+ * There direct2 cuts the buffer into few parts: with one, a rank reduces for all, in as few messages as can be. Small messages
+ * over TCP that leave together (coll_join_messages) cost what one does. On a GPU
  * channels share the bytes, as far as the network that is common to them is not the limit.
  *
  * All ranks must choose alike, so everything is computed from what is the same on all of them, and in integers: no two
@@ -62,6 +63,7 @@ enum {
 	GET_CORE_NET = 5000,  /* over TCP, where a hop's own time is longer; fitted with the next one */
 	CROWD_MESSAGE = 2700, /* ns more for a message over TCP where ranks share cores */
 	CROWD_PART = 32768,   /* bytes of a part there at least, by direct2 */
+	JOINED_MOST = 32768,  /* bytes of a message that a caller sends together with others (comm/small.c) */
 	WIRE_CORES = 8,	      /* that a rank on a GPU keeps busy when its network is: with fewer, bytes cost more */
 };
 
@@ -75,6 +77,7 @@ static bool on_gpu(const struct coll_limits *l)
 /* What one rank does, or several together. */
 struct tally {
 	uint32_t local, wire[2]; /* wire: received and sent */
+	uint32_t joined;	 /* sends among these */
 	uint32_t added, parts, delay;
 };
 
@@ -92,6 +95,7 @@ static gantry_result tally_rank(const struct coll_topo *topo, enum coll_algo_id 
 		uint32_t sources = (t->what & PRIM_IN ? 1 : 0) + (t->what & PRIM_ACC ? 1 : 0) + t->nrecv;
 
 		sum->added += sources > 1 ? sources - 1 : 0;
+		sum->joined += (uint32_t)__builtin_popcount(t->joins);
 		for (uint32_t k = 0; k < (uint32_t)t->nrecv + t->nsend; k++) {
 			int sends = k >= t->nrecv,
 			    peer = plan->peers[sends ? t->send + k - t->nrecv : t->recv + k].rank;
@@ -123,6 +127,7 @@ static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id
 	if (wire > a->moved[1] || (wire == a->moved[1] && t.local > a->moved[0])) {
 		a->moved[0] = t.local;
 		a->moved[1] = wire;
+		a->joined = 2 * t.joined; /* as many come so */
 	}
 	a->added = t.added > a->added ? t.added : a->added;
 	return GANTRY_OK;
@@ -221,6 +226,14 @@ static uint64_t parts_of(const struct coll_amounts *a, uint64_t bytes, const str
 	return n < 1 ? 1 : n < a->parts ? n : a->parts;
 }
 
+/* Bytes of a step that holds so many, if one can. */
+static uint32_t step_for(const struct coll_choice *c, uint64_t bytes)
+{
+	bytes = (bytes + LEAST_UNIT - 1) / LEAST_UNIT * LEAST_UNIT;
+	bytes = bytes > LEAST_STEP ? bytes : LEAST_STEP;
+	return bytes < c->step_bytes ? (uint32_t)bytes : c->step_bytes;
+}
+
 static void choose_chunk(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
 			 struct coll_choice *c)
 {
@@ -233,9 +246,7 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 	if (c->proto != GANTRY_PROTO_SIMPLE) {
 		c->chunk_steps = most;
 	} else if (a->parts == 1 && hops > 1 && step < c->step_bytes) {
-		step = (step + LEAST_UNIT - 1) / LEAST_UNIT * LEAST_UNIT;
-		step = step > LEAST_STEP ? step : LEAST_STEP;
-		c->step_bytes = step < c->step_bytes ? (uint32_t)step : c->step_bytes;
+		c->step_bytes = step_for(c, step);
 	} else if (part > c->step_bytes || part > slice) {
 		c->step_bytes = c->step_bytes < slice ? c->step_bytes : slice;
 		/* Two steps are a message at most: coll_model.c. */
@@ -319,6 +330,13 @@ static uint64_t fill_cost(const struct coll_model *m, const struct coll_amounts 
 	       hops;
 }
 
+/* Messages of a rank that leave together with others; of one kind: all go over TCP. */
+static uint32_t joined_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t part,
+			  const struct coll_choice *c)
+{
+	return m->limits.local == COLL_LINK_CPU_NET && part <= JOINED_MOST && c->channels == 1 ? a->joined : 0;
+}
+
 /* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */
 enum { COST_BYTES_BITS = 34 };
 uint64_t coll_cost_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
@@ -332,15 +350,17 @@ uint64_t coll_cost_of(const struct coll_model *m, const struct coll_amounts *a, 
 	uint64_t hop = 1000ull * (a->hops.local * local->hop + a->hops.net * net->hop), move, messages;
 	uint32_t hops = a->hops.local + a->hops.net;
 	bool all_tcp = l->local == COLL_LINK_CPU_NET;
+	uint32_t joined = joined_of(m, a, part, c);
 
 	messages = pieces *
 		   (a->moved[0] * message_cost(local, c->channels) + a->moved[1] * message_cost(net, c->channels));
+	messages -= joined * message_cost(net, c->channels);
 	move = move_cost(l, local, part * a->moved[0], bytes, c->channels) +
 	       move_cost(l, net, part * a->moved[1], bytes, c->channels) +
 	       part * a->added * local->add / (on_gpu(l) ? c->channels : 1);
 	if (!on_gpu(l) && l->crowd > COLL_CROWD) {
 		if (all_tcp)
-			messages += 1000ull * pieces * CROWD_MESSAGE * (a->moved[0] + a->moved[1]);
+			messages += 1000ull * pieces * CROWD_MESSAGE * (a->moved[0] + a->moved[1] - joined);
 		messages = messages * l->crowd / COLL_CROWD * parts / a->parts;
 		move = move * l->crowd / COLL_CROWD * parts / a->parts;
 		hop += 1000ull * (all_tcp ? GET_CORE_NET : GET_CORE) * hops;

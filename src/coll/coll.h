@@ -127,6 +127,9 @@ void coll_add_one(struct coll_builder *b, uint32_t what, uint32_t part, int from
 void coll_add_sends(struct coll_builder *b, uint32_t first, uint32_t more, uint32_t part, const int *ranks, uint32_t n);
 /* The result of a part: own input, then what the ranks sent; with partial ones in the output, if they are many. */
 void coll_add_reduce(struct coll_builder *b, uint32_t part, const int *ranks, uint32_t n);
+/* No peer needs a message of the steps so far before the last one that it gets: they may leave together. For kinds by
+ * rank, where no part is empty unless all are. */
+void coll_join_messages(struct coll_builder *b);
 
 /* Messages that follow each other on the longest way through a collective. */
 struct coll_hops {
@@ -202,6 +205,7 @@ struct coll_limits {
 struct coll_amounts {
 	uint32_t parts;	   /* 0: the algorithm cannot do it */
 	uint32_t moved[2]; /* sends and receives inside and between hosts, of the busiest of some ranks */
+	uint32_t joined;   /* of these, if they are small: that leave together with others */
 	uint32_t added;
 	uint32_t wire; /* that a host sends, or receives if that is more, of the busier of some hosts; 0: not known */
 	bool overlaps; /* chunks, by steps with a delay */

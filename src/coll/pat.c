@@ -17,6 +17,10 @@
  * holds more than a turn's worth (of which 4 are by one connection), and the number of turns is n / 8 + 3. What goes
  * from group to group, by the higher digits, waits for its turn in FIFOs of its own, one at a time.
  *
+ * Up to 8 ranks have the order 0, 4, 2 6, 1 5 3 7 instead: what comes from far is handed on first. All that a rank sends by
+ * one connection is there when the last of it is, and a peer needs none of it before, so these messages may join
+ * (gantry_coll_step): in all, a rank sends log n times.
+ *
  * Reductions are the same with time and arrows reversed.
  */
 #include "coll/coll.h"
@@ -25,6 +29,7 @@
 enum { GROUP = 8, LEVELS = 4 };
 static const uint8_t level_places[LEVELS][3] = {{0}, {1, 2, 4}, {3, 5, 6}, {7}};
 static const uint8_t level_size[LEVELS] = {1, 3, 3, 1};
+static const uint8_t far_first[GROUP] = {0, 4, 2, 6, 1, 5, 3, 7};
 
 /* Ranks that place 0 hands to: digits of n - 1. */
 static uint32_t count_digits(int n)
@@ -105,11 +110,19 @@ static void reduce_place(struct coll_builder *b, int d)
 					.nsend = 1});
 }
 
-/* All places in the order of turns, or backwards. */
+/* All places, or backwards: of one group the furthest first, else in the order of turns. */
 static void each_place(struct coll_builder *b, bool backwards, void (*place)(struct coll_builder *b, int d))
 {
 	int n = b->topo->nranks, turns = (n + GROUP - 1) / GROUP + LEVELS - 1;
 
+	for (int i = 0; i < GROUP && n <= GROUP; i++) {
+		int d = far_first[backwards ? GROUP - 1 - i : i];
+
+		if (d < n)
+			place(b, d);
+	}
+	if (n <= GROUP)
+		return;
 	for (int i = 0; i < turns * GROUP; i++) {
 		int k = backwards ? turns * GROUP - 1 - i : i, turn = k / GROUP, at = k % GROUP, level = LEVELS - 1, d;
 
@@ -130,6 +143,8 @@ static void pat_plan(struct coll_builder *b)
 		each_place(b, true, reduce_place);
 	if (b->kind != COLL_REDUCE_SCATTER)
 		each_place(b, false, gather_place);
+	if (coll_by_rank(b->kind) && b->topo->nranks <= GROUP)
+		coll_join_messages(b);
 }
 
 /* One for each turn. */

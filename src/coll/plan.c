@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "coll/coll.h"
 #include "device/k_coll.h"
@@ -139,6 +140,27 @@ void coll_add_reduce(struct coll_builder *b, uint32_t part, const int *ranks, ui
 		coll_add(b, &spec);
 		at += k;
 	} while (at < n);
+}
+
+/* The plan's steps behind `after` send something to that entry's rank. */
+static bool sends_later(const struct coll_plan *plan, uint32_t after, uint32_t entry)
+{
+	for (uint32_t i = after + 1; i < plan->nsteps; i++)
+		for (uint32_t k = 0; k < plan->steps[i].nsend; k++)
+			if (plan->peers[plan->steps[i].send + k].rank == plan->peers[entry].rank)
+				return true;
+	return false;
+}
+
+void coll_join_messages(struct coll_builder *b)
+{
+	struct coll_plan *plan = b->plan;
+
+	ASSERT(coll_by_rank(b->kind));
+	for (uint32_t i = 0; i < plan->nsteps; i++)
+		for (uint32_t k = 0; k < plan->steps[i].nsend; k++)
+			if (sends_later(plan, i, plan->steps[i].send + k))
+				plan->steps[i].joins |= (uint8_t)(1u << k);
 }
 
 gantry_result coll_builder_begin(struct coll_builder *b, const struct coll_topo *topo)

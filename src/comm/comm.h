@@ -62,7 +62,7 @@ struct comm_conn {
 	enum comm_stage stage;
 	uint64_t since;		 /* ns: when the peer's info came, and connecting began */
 	uint32_t id;		 /* for the trace */
-	uint8_t messages, taken; /* of a call that small.c does: posted so far, and received */
+	uint8_t filled, messages, taken; /* of a call that small.c does: ready to be sent, posted, received or gone */
 };
 
 struct comm_peer {

@@ -14,7 +14,9 @@
  * as their kernels do. Steps of FIFOs are counted between a rank's kernel and its proxy, so they do not move here.
  *
  * A call has one chunk of one slice, so a step of the plan is at most one message on a connection. Each message has its
- * own place in the connection's memory, which outlives requests that an abort or an error leaves behind.
+ * own place in the connection's memory, which outlives requests that an abort or an error leaves behind. One that may join
+ * the next to the same rank (gantry_coll_step) waits in its place for that: together they are one system call here, and as a
+ * rule one there. The peer cannot tell.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <string.h>
@@ -213,21 +215,40 @@ static void wait_ends(struct small *s, struct comm_conn *cc)
 	s->waits = false;
 }
 
-static uint32_t post(struct small *s, struct comm_conn *cc, char *data, uint64_t bytes)
+static uint32_t post_receive(struct small *s, struct comm_conn *cc, uint64_t bytes)
 {
+	char *place = place_of(s, cc, cc->messages);
 	uint32_t error = GANTRY_OK;
 	gantry_result r;
 
-	while (!error && (r = gantry_direct_post(cc->c.proxy, cc->messages, data, bytes)) != GANTRY_OK)
+	while (!error && (r = gantry_direct_recv(cc->c.proxy, cc->messages, place, bytes)) != GANTRY_OK)
 		error = r == GANTRY_AGAIN ? wait_more(s, cc) : network_failed(s, cc, r);
 	wait_ends(s, cc);
-	if (error)
-		return error;
-	cc->messages++;
-	if (!cc->c.send)
-		return GANTRY_OK;
-	s->sending++;
-	return note_sent(s, cc);
+	cc->messages += !error;
+	return error;
+}
+
+/* All that are filled. Those that were kept for this one have as many bytes: parts are equal (coll_join_messages). */
+static uint32_t post_sends(struct small *s, struct comm_conn *cc, uint64_t bytes)
+{
+	uint32_t error = GANTRY_OK, posted;
+	gantry_result r;
+
+	ASSERT(cc->messages + 1 == cc->filled || bytes == s->stride);
+	while (!error && cc->messages < cc->filled) {
+		r = gantry_direct_send(cc->c.proxy, cc->messages, cc->filled - cc->messages,
+				       place_of(s, cc, cc->messages), bytes, &posted);
+		if (r != GANTRY_OK) {
+			error = network_failed(s, cc, r);
+			break;
+		}
+		cc->messages += (uint8_t)posted;
+		s->sending += posted;
+		if (!posted)
+			error = wait_more(s, cc);
+	}
+	wait_ends(s, cc);
+	return error ? error : note_sent(s, cc);
 }
 
 /* Each connection's in the order of the plan. */
@@ -244,7 +265,7 @@ static uint32_t post_receives(struct small *s)
 		for (uint32_t i = 0; i < t->nrecv && !error; i++) {
 			struct comm_conn *cc = end_of(s, t->recv + i);
 
-			error = post(s, cc, place_of(s, cc, cc->messages), at.count * s->p.elem);
+			error = post_receive(s, cc, at.count * s->p.elem);
 		}
 	}
 	return error;
@@ -286,7 +307,7 @@ static uint32_t do_step(struct small *s, const struct coll_at *at)
 	uint64_t bytes = at->count * s->p.elem;
 	const char *from[GANTRY_PRIM_PEERS], *srcs[PRIM_SOURCES];
 	char *dsts[1 + GANTRY_PRIM_PEERS];
-	uint32_t error = GANTRY_OK, nout, i;
+	uint32_t error = GANTRY_OK, i;
 	struct prim_slice slice;
 	struct dev_reduction r = {
 		.srcs = srcs, .dsts = dsts, .type = s->p.type, .op = s->p.op, .scalar = s->p.scalar, .last = t->last};
@@ -307,12 +328,12 @@ static uint32_t do_step(struct small *s, const struct coll_at *at)
 	}
 	if (t->what & PRIM_OUT)
 		dsts[r.ndst++] = slice.out;
-	nout = r.ndst;
 	for (i = 0; i < t->nsend; i++)
-		dsts[r.ndst++] = place_of(s, end_of(s, t->send + i), end_of(s, t->send + i)->messages);
+		dsts[r.ndst++] = place_of(s, end_of(s, t->send + i), end_of(s, t->send + i)->filled++);
 	dev_reduce_copy(&r, at->count);
 	for (i = 0; i < t->nsend && !error; i++) {
-		error = post(s, end_of(s, t->send + i), dsts[nout + i], bytes);
+		if (!(t->joins >> i & 1))
+			error = post_sends(s, end_of(s, t->send + i), bytes);
 		count(s, end_of(s, t->send + i), bytes);
 	}
 	return error;
@@ -331,7 +352,7 @@ static void begin_ends(struct small *s)
 	for (uint32_t i = 0; i < s->a->plan->npeers; i++) {
 		struct comm_conn *cc = end_of(s, i);
 
-		cc->messages = cc->taken = 0;
+		cc->filled = cc->messages = cc->taken = 0;
 		if (s->a->time)
 			put_event(s, cc, 0);
 	}
@@ -350,10 +371,11 @@ static uint32_t end_ends(struct small *s)
 		wait_ends(s, cc);
 		if (error)
 			return error;
+		ASSERT(!cc->c.send || cc->messages == cc->filled);
 		ADD(cc->c.proxy->ops, cc->messages != 0);
 		if (s->a->time)
 			put_event(s, cc, GANTRY_EV_OP_END);
-		cc->messages = cc->taken = 0; /* it may be in the table twice */
+		cc->filled = cc->messages = cc->taken = 0; /* it may be in the table twice */
 	}
 	return GANTRY_OK;
 }

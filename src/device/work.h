@@ -70,7 +70,7 @@ struct gantry_coll_step {
 	uint8_t last;  /* what comes out of it is the result: AVG divides */
 	uint8_t in_at; /* how many of the received sources stand before the local input */
 	uint8_t nrecv, nsend;
-	uint8_t reserved;
+	uint8_t joins; /* bit i: what destination i gets may leave together with the plan's next message to it */
 	uint16_t recv, send; /* first entry of each in the table */
 	uint16_t delay;	     /* works on the chunk this many before the one that steps without a delay work on */
 	uint32_t part;

@@ -18,8 +18,12 @@ enum {
 uint64_t gantry_direct_room(const struct gantry_connector *c);
 /* GANTRY_DIRECT_BYTES, which outlive requests that are cut short. */
 char *gantry_direct_memory(const struct gantry_proxy_conn *pc);
-/* Sends or receives message i; messages of an end keep the order in which they are posted. AGAIN: not now. */
-gantry_result gantry_direct_post(struct gantry_proxy_conn *pc, uint32_t i, void *data, size_t bytes);
+/* Messages of an end keep the order in which they are posted. AGAIN: not now. */
+gantry_result gantry_direct_recv(struct gantry_proxy_conn *pc, uint32_t i, void *data, size_t bytes);
+/* Messages i to i + n - 1 of `bytes` each, which follow each other at `data`: in one system call, as a rule. The first
+ * *ret_posted of them are posted. */
+gantry_result gantry_direct_send(struct gantry_proxy_conn *pc, uint32_t i, uint32_t n, char *data, size_t bytes,
+				 uint32_t *ret_posted);
 /* As a network's test. */
 gantry_result gantry_direct_test(struct gantry_proxy_conn *pc, uint32_t i, int *ret_done, int *ret_bytes);
 

@@ -645,21 +645,41 @@ char *gantry_direct_memory(const struct gantry_proxy_conn *pc)
 	return nc->stage;
 }
 
-gantry_result gantry_direct_post(struct gantry_proxy_conn *pc, uint32_t i, void *data, size_t bytes)
+static int direct_tag(const struct net_conn *nc) /* as tag_of has it */
+{
+	return (nc->link->tagged ? NET_TAG_EAGER : 0) + nc->channel;
+}
+
+gantry_result gantry_direct_send(struct gantry_proxy_conn *pc, uint32_t i, uint32_t n, char *data, size_t bytes,
+				 uint32_t *ret_posted)
 {
 	struct net_conn *nc = pc->resources;
-	struct net_link *l = nc->link;
-	struct gantry_net *net = l->context->net;
+	struct gantry_net *net = nc->link->context->net;
+	void *from[GANTRY_DIRECT_MESSAGES], *requests[GANTRY_DIRECT_MESSAGES];
+	size_t sizes[GANTRY_DIRECT_MESSAGES];
+
+	ASSERT(i + n <= GANTRY_DIRECT_MESSAGES);
+	for (uint32_t k = 0; k < n; k++) {
+		from[k] = data + k * bytes;
+		sizes[k] = bytes;
+	}
+	TRY_NOW(net->ops->isends(net, nc->link->comm, n, from, sizes, direct_tag(nc), requests));
+	for (*ret_posted = 0; *ret_posted < n && requests[*ret_posted]; ++*ret_posted)
+		nc->steps[i + *ret_posted].request = requests[*ret_posted];
+	return GANTRY_OK;
+}
+
+gantry_result gantry_direct_recv(struct gantry_proxy_conn *pc, uint32_t i, void *data, size_t bytes)
+{
+	struct net_conn *nc = pc->resources;
+	struct gantry_net *net = nc->link->context->net;
 	struct net_step *s = &nc->steps[i];
+	int tag = direct_tag(nc);
 	void *mr = NULL;
-	int tag = (l->tagged ? NET_TAG_EAGER : 0) + nc->channel; /* as tag_of has it */
 
 	ASSERT(i < GANTRY_DIRECT_MESSAGES);
 	s->request = NULL;
-	if (pc->send)
-		TRY_NOW(net->ops->isend(net, l->comm, data, bytes, tag, mr, &s->request));
-	else
-		TRY_NOW(net->ops->irecv(net, l->comm, 1, &data, &bytes, &tag, &mr, &s->request));
+	TRY_NOW(net->ops->irecv(net, nc->link->comm, 1, &data, &bytes, &tag, &mr, &s->request));
 	return s->request ? GANTRY_OK : GANTRY_AGAIN;
 }
 

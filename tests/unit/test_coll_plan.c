@@ -118,7 +118,7 @@ struct cursor {
 struct fifo {
 	struct cursor ahead; /* of the receiver, at what is sent next */
 	struct message slices[GANTRY_STEPS];
-	uint64_t sent, got; /* slices */
+	uint64_t sent, left, got; /* slices; left: that are on their way, since none waits to join another */
 	uint64_t tail, head;
 };
 
@@ -127,6 +127,7 @@ struct rank {
 	struct gantry_coll share;
 	uint32_t *memory, *in, *out; /* NULL: it has none */
 	struct cursor at;
+	bool joins; /* what it sends leaves with the last message that it may join, as in comm/small.c */
 };
 
 struct world {
@@ -146,6 +147,7 @@ struct world {
 static struct world w;
 static bool network = true; /* reducers are connected */
 static bool refused;	    /* but do not take the type or operation */
+static bool all_join;	    /* all ranks, else some */
 
 #define FAULT(...)                                                                                                     \
 	do {                                                                                                           \
@@ -265,7 +267,7 @@ static int can_move(const struct move *m)
 	for (uint32_t k = 0; k < m->t->nrecv; k++) {
 		const struct fifo *f = fifo(peer_of(m, k, 0), m->rank);
 
-		if (f->sent == f->got)
+		if (f->left == f->got)
 			return 0;
 	}
 	for (uint32_t k = 0; k < m->t->nsend; k++) {
@@ -427,6 +429,8 @@ static void do_move(const struct move *m)
 		memcpy(s->ids, values, m->count * sizeof(*values));
 		lend(m, peer_of(m, k, 1), s);
 		f->tail += s->steps;
+		if (!r->joins || !(m->t->joins >> k & 1))
+			f->left = f->sent;
 	}
 	for (uint32_t k = 0; k < m->t->nrecv; k++) {
 		struct fifo *f = fifo(peer_of(m, k, 0), m->rank);
@@ -491,7 +495,7 @@ static int network_moves(void)
 			memcpy(place, s->ids, s->count * sizeof(*place));
 			s->landed = place;
 		}
-		back->sent++;
+		back->left = ++back->sent;
 		back->tail += s->steps;
 	}
 	return first >= 0;
@@ -565,7 +569,7 @@ static void run_channel(void)
 			      w.ranks[m.rank].plan->nsteps, turns);
 	}
 	for (int i = 0; i < (int)nfifos(); i++)
-		if (w.fifos[i].sent != w.fifos[i].got)
+		if (w.fifos[i].sent != w.fifos[i].got || w.fifos[i].sent != w.fifos[i].left)
 			FAULT("rank %d sent rank %d what it does not take", i / w.n, i % w.n);
 	for (int i = 0; i < w.n; i++)
 		for (uint32_t k = 0; k < w.ranks[i].plan->npeers; k++)
@@ -619,6 +623,8 @@ static void make_plans(int channel)
 		r->share.type = GANTRY_TYPE_UINT64;
 		coll_share(&shape, r->plan, &w.choice, (uint32_t)channel, &r->share);
 		r->at = (struct cursor){0};
+		r->joins = r->share.count <= r->share.chunk && r->share.count <= STEP_ELEMS * slice_steps() &&
+			   (all_join || random_below(2));
 	}
 }
 
@@ -833,6 +839,34 @@ TEST(every_root)
 			}
 }
 
+/* Of parts that are one message: by pat a rank sends to as many peers as n has digits, and once to each. */
+TEST(messages_join)
+{
+	static const enum coll_kind kinds[] = {COLL_ALL_GATHER, COLL_REDUCE_SCATTER};
+
+	for (int n = 2; n <= 9; n++)
+		for (size_t k = 0; k < TEST_COUNT(kinds); k++) {
+			const struct coll_topo topo = {n / 2, n, 1, w.host, false};
+			uint32_t leave = 0, digits = 0;
+			struct coll_plan *plan;
+
+			set_hosts(n, 3, 0);
+			for (int all = 0; all < 2; all++) {
+				all_join = all;
+				run_kind(COLL_PAT, kinds[k], 0, random_between(1, 4));
+			}
+			all_join = false;
+			CHECK_OK(coll_plan_make(&topo, COLL_PAT, kinds[k], 0, 0, &plan));
+			for (uint32_t i = 0; i < plan->nsteps; i++)
+				for (uint32_t s = 0; s < plan->steps[i].nsend; s++)
+					leave += !(plan->steps[i].joins >> s & 1);
+			while (1 << digits < n)
+				digits++;
+			CHECK_EQ(leave, n <= 8 ? digits : (uint32_t)n - 1);
+			coll_plan_free(plan);
+		}
+}
+
 /* ---- planted faults ---- */
 
 static int victim = 2; /* rank whose plan is spoilt */
@@ -931,6 +965,15 @@ static void wrong_order(void)
 	p->steps[p->nsteps - 1].in_at = 0;
 }
 
+/* Everything that the victim sends leaves with the last message to the same rank. */
+static void join_all(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	for (uint32_t i = 0; i + 1 < p->nsteps; i++)
+		p->steps[i].joins = 0xff;
+}
+
 static const char *spoilt(enum coll_algo_id algo, enum coll_kind kind, uint32_t chunk_steps, spoil_fn *spoil)
 {
 	set_hosts(5, 5, 0);
@@ -958,6 +1001,11 @@ TEST(planted_faults)
 	victim = 4;
 	spoilt_count = 30; /* all of it fits into the FIFO */
 	FINDS("does not take", COLL_RING, COLL_BROADCAST, 4, drop_step);
+	spoilt_count = 4;
+	all_join = true;
+	CHECK(!spoilt(COLL_RING, COLL_ALL_GATHER, 4, NULL));
+	FINDS("deadlock", COLL_RING, COLL_ALL_GATHER, 4, join_all);
+	all_join = false;
 	victim = 2;
 	spoilt_count = 800;
 	FINDS("expects", COLL_RING, COLL_ALL_REDUCE, 4, late_for_ever);
@@ -1126,6 +1174,10 @@ TEST(choices_are_sane)
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).proto, GANTRY_PROTO_SIMPLE);
 	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 8).proto, GANTRY_PROTO_LL);
 	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).channels, 4u);
+	/* Twelve messages, of which four leave together with others; not if they are too large for that. */
+	CHECK_EQ(choose(net, COLL_ALL_GATHER, 4096).algo, COLL_PAT);
+	CHECK_EQ(choose(net, COLL_REDUCE_SCATTER, 64 << 10).algo, COLL_PAT);
+	CHECK(choose(net, COLL_ALL_GATHER, 64 << 20).algo != COLL_PAT);
 	CHECK(plans_exchange(net, 4096) && !plans_exchange(net, 1 << 20) && !plans_exchange(&some_limits[2], 8));
 	set_hosts(64, 1, 0);
 	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 8).algo, COLL_TREE);

@@ -254,6 +254,10 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 			c->slice_steps = 2;
 		deep = c->slice_steps * (on_gpu_net(m) ? DEEP_SLICES : 2);
 		c->chunk_steps = deep < most ? deep : most;
+	} else if (m->limits.local == COLL_LINK_CPU_NET) {
+		/* No larger than the part, which is cut at cache lines: messages of a call with many bytes in its steps wait
+		 * for their receives (transport/net_progress.c). */
+		c->step_bytes = step_for(c, (part > c->part_bytes ? part : c->part_bytes) + 128);
 	}
 }
 

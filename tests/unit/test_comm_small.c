@@ -21,21 +21,32 @@ static size_t elements(int k)
 	return k % 7 == 6 ? MOST : (size_t)(1 + k * 37 % 900);
 }
 
+static bool gathers(int k)
+{
+	return k % 3 == 2;
+}
+static bool scatters(int k)
+{
+	return k % 3 == 1;
+}
+
 static void call(int k, const int32_t *in, int32_t *out, struct gantry_comm *comm, struct gantry_stream *s)
 {
-	if (k % 3 == 2)
+	if (gathers(k))
 		CHECK_OK(gantry_all_gather(in, out, elements(k), GANTRY_TYPE_INT32, comm, s));
+	else if (scatters(k))
+		CHECK_OK(gantry_reduce_scatter(in, out, elements(k), GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s));
 	else
 		CHECK_OK(gantry_all_reduce(in, out, elements(k), GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s));
 }
 
-static void check_call(int k, int nranks, const int32_t *out)
+static void check_call(int k, int rank, int nranks, const int32_t *out)
 {
-	size_t n = elements(k);
+	size_t n = elements(k), first = scatters(k) ? n * (size_t)rank : 0;
 
-	for (size_t i = 0; i < (k % 3 == 2 ? n * (size_t)nranks : n); i++) {
-		int32_t want = k % 3 == 2 ? (int32_t)(i / n) * 1000 + (int32_t)(i % n) + k
-					  : nranks * (nranks - 1) / 2 * 1000 + nranks * ((int32_t)i + k);
+	for (size_t i = 0; i < (gathers(k) ? n * (size_t)nranks : n); i++) {
+		int32_t want = gathers(k) ? (int32_t)(i / n) * 1000 + (int32_t)(i % n) + k
+					  : nranks * (nranks - 1) / 2 * 1000 + nranks * ((int32_t)(first + i) + k);
 
 		CHECK_EQ(out[i], want);
 	}
@@ -54,12 +65,12 @@ static void both_ways(struct world *w, int rank, struct gantry_comm *comm, struc
 
 	CHECK_OK(gantry_stream_create(dev, &streams[1]));
 	for (int i = 0; i < AHEAD; i++) {
-		in[i] = malloc(MOST * sizeof(**in));
+		in[i] = malloc(MOST * sizeof(**in) * (size_t)w->nranks);
 		out[i] = malloc(MOST * sizeof(**out) * (size_t)w->nranks);
 	}
 	for (int k = 0; k < ROUNDS; k += AHEAD) {
 		for (int i = 0; i < AHEAD; i++) {
-			for (size_t e = 0; e < elements(k + i); e++)
+			for (size_t e = 0; e < elements(k + i) * (scatters(k + i) ? (size_t)w->nranks : 1); e++)
 				in[i][e] = rank * 1000 + (int32_t)e + k + i;
 			call(k + i, in[i], out[i], comm, streams[(k + i) / 5 % 2]);
 			if (rank == 0)
@@ -68,7 +79,7 @@ static void both_ways(struct world *w, int rank, struct gantry_comm *comm, struc
 		for (int i = 0; i < 2; i++)
 			CHECK_OK(gantry_stream_sync(dev, streams[i]));
 		for (int i = 0; i < AHEAD; i++)
-			check_call(k + i, w->nranks, out[i]);
+			check_call(k + i, rank, w->nranks, out[i]);
 	}
 	taken[rank] = count_taken(comm);
 	CHECK_OK(gantry_comm_destroy(comm));
@@ -79,12 +90,14 @@ static void both_ways(struct world *w, int rank, struct gantry_comm *comm, struc
 	}
 }
 
-TEST(beside_the_usual_way)
+/* pat: messages that leave together on one rank, and one by one on another. */
+static void beside_the_usual_way_by(const char *algo)
 {
 	struct world w = {.body = both_ways, .transport = "net"};
 
 	setenv("GANTRY_IFNAME", "lo", 0);
-	for (w.nranks = 2; w.nranks <= 4; w.nranks++) {
+	set_params("GANTRY_ALGO", algo);
+	for (w.nranks = 2; w.nranks <= 5; w.nranks++) {
 		world_threads(&w, NULL);
 		CHECK(taken[0] > ROUNDS / 2);
 		CHECK(taken[0] < ROUNDS);
@@ -95,6 +108,17 @@ TEST(beside_the_usual_way)
 		printf("%d ranks: %d calls, by the caller %d on rank 0, %d on rank 1\n", w.nranks, ROUNDS,
 		       (int)taken[0], (int)taken[1]);
 	}
+	set_params("GANTRY_ALGO", NULL);
+}
+
+TEST(beside_the_usual_way)
+{
+	beside_the_usual_way_by(NULL);
+}
+
+TEST(together_and_one_by_one)
+{
+	beside_the_usual_way_by("pat");
 }
 
 /* ---- a rank that waits ---- */

@@ -96,9 +96,10 @@ struct gantry_gin_view {
 	char *data;			  /* and `carried` bytes for each of these */
 	const uint64_t *done;		  /* requests whose source may be used again */
 	/* In the device's own memory. */
-	uint64_t *taken;	   /* places that kernels have taken */
-	uint64_t *seen;		   /* of done, when a kernel last looked */
-	const char *const *memory; /* registered memory of this rank, by number; NULL: kernels cannot read it */
+	uint64_t *taken; /* places that kernels have taken */
+	uint64_t *seen;	 /* of done, when a kernel last looked */
+	/* Registered memory of this rank, by number: where it begins, and where it ends. NULL: kernels cannot read it. */
+	const char *const *memory;
 	/* In memory that the CPU adds to. */
 	uint64_t *signal; /* and behind them the words of barriers: [barrier][rank] */
 	const uint64_t *counter;
@@ -182,13 +183,20 @@ GANTRY_FN int gantry_gin_await_place(const struct gantry_gin_view *v, uint64_t a
 	return 0;
 }
 
-/* Where a put's bytes lie, if they are few and these threads can copy them to its request. */
+/* Where a put's bytes lie, if they are few and these threads can copy them to its request. What is outside of its memory the CPU refuses. */
 GANTRY_FN const char *gantry_gin_source(const struct gantry_gin_view *v, struct gantry_gin_place from, uint64_t bytes,
 					uint64_t most)
 {
-	const char *base = bytes && bytes <= most && from.memory < GANTRY_GIN_MEMORIES ? v->memory[from.memory] : NULL;
+	const char *base;
+	uint64_t size;
 
-	return base && ((uintptr_t)base + from.offset) % sizeof(uint64_t) == 0 ? base + from.offset : NULL;
+	if (!bytes || bytes > most || from.memory >= GANTRY_GIN_MEMORIES)
+		return NULL;
+	base = v->memory[2 * from.memory];
+	size = (uint64_t)(v->memory[2 * from.memory + 1] - base);
+	if (from.offset > size || bytes > size - from.offset || ((uintptr_t)base + from.offset) % sizeof(uint64_t))
+		return NULL;
+	return base + from.offset;
 }
 
 /* By `lanes` threads, of which this is one. Both begin at a multiple of 8. Loads go ahead of the stores: the latter are to the host's memory. */
@@ -242,6 +250,8 @@ GANTRY_FN int gantry_gin_post_as(const struct gantry_gin_view *v, uint32_t conte
 	if (source) {
 		gantry_gin_carry(v->data + (at * v->depth + (n & (v->depth - 1))) * v->carried, source, bytes, 0, 1);
 		from.memory = GANTRY_GIN_CARRIED;
+	} else if (from.memory == GANTRY_GIN_CARRIED) {
+		from.memory = 0; /* the caller's: there is no such memory */
 	}
 	gantry_gin_write(v, at, n, from, to, bytes, signal, add, counter);
 	return 0;
@@ -289,6 +299,8 @@ GANTRY_FN int gantry_gin_put_warp(const struct gantry_gin_view *v, uint32_t cont
 		gantry_gin_carry(v->data + (at * v->depth + (n & (v->depth - 1))) * v->carried, source, bytes, lane,
 				 32);
 		from.memory = GANTRY_GIN_CARRIED;
+	} else if (from.memory == GANTRY_GIN_CARRIED) {
+		from.memory = 0;
 	}
 	__syncwarp();
 	if (lane == 0)

@@ -342,7 +342,7 @@ static gantry_result make_device_half(struct own_queues *own)
 	own->copied = calloc(n, sizeof(*own->copied));
 	if (!own->copied)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the queues of %u ranks", v->ranks);
-	TRY_NOW(d->ops->alloc(d, 2 * n * sizeof(uint64_t) + GANTRY_GIN_MEMORIES * sizeof(*v->memory), &p));
+	TRY_NOW(d->ops->alloc(d, 2 * n * sizeof(uint64_t) + 2 * GANTRY_GIN_MEMORIES * sizeof(*v->memory), &p));
 	own->taken = v->taken = p;
 	v->seen = v->taken + n;
 	v->memory = (const char *const *)(v->seen + n);
@@ -400,20 +400,32 @@ static void free_own(struct gantry_gin *k, bool kernels)
 		k->comm->device->ops->free(k->comm->device, own->taken);
 }
 
-/* Where memory lies, for kernels: NULL: they are not to read it. */
-static gantry_result show_memory(struct gantry_gin *k, uint32_t number, const void *ptr)
+/* Where memory lies, for kernels. size 0: it is not registered any more. What they cannot read stays NULL. */
+static gantry_result show_memory(struct gantry_gin *k, uint32_t number, char *ptr, size_t size)
 {
 	struct gantry_device *d = k->comm->device;
 	struct gantry_mem_info info = {0};
-	const char *at = ptr;
+	const char *entry[2] = {NULL, NULL};
 
 	if (!k->view.memory || number >= GANTRY_GIN_MEMORIES) /* NCCL's format has no such table */
 		return GANTRY_OK;
-	if (ptr && !gantry_traits(d)->cpu_reads_memory) {
+	if (size && !gantry_traits(d)->cpu_reads_memory) {
 		TRY_NOW(d->ops->pointer(d, ptr, &info));
-		at = info.kind == GANTRY_MEM_DEVICE ? ptr : NULL;
+		ptr = info.kind == GANTRY_MEM_DEVICE ? info.device_ptr : NULL; /* NULL: of another GPU */
 	}
-	return d->ops->copy(d, (void *)(uintptr_t)&k->view.memory[number], &at, sizeof(at));
+	if (size && ptr) {
+		entry[0] = ptr;
+		entry[1] = ptr + size;
+	}
+	return d->ops->copy(d, (void *)(uintptr_t)&k->view.memory[2 * number], entry, sizeof(entry));
+}
+
+/* The number names no memory any more, neither for kernels nor for other ranks. */
+static gantry_result forget_memory(struct gantry_gin *k, uint32_t number)
+{
+	const gantry_result shown = show_memory(k, number, NULL, 0), r = rma_deregister(k->rma, number);
+
+	return r == GANTRY_OK ? shown : r;
 }
 
 static const struct gin_format own_format = {.opens = "gantry_gin_open",
@@ -716,7 +728,7 @@ static gantry_result register_mine(struct gantry_gin *k, void *ptr, size_t size,
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_register: invalid buffer (%zu bytes at %p)", size, ptr);
 	}
 	TRY_NOW(comm_gin_add(k, ptr, size, ret_memory));
-	r = show_memory(k, *ret_memory, ptr);
+	r = show_memory(k, *ret_memory, ptr, size);
 	if (r != GANTRY_OK)
 		rma_deregister(k->rma, *ret_memory);
 	return r;
@@ -736,7 +748,7 @@ gantry_result gantry_gin_register(struct gantry_gin *k, void *ptr, size_t size, 
 	if (r == GANTRY_OK)
 		*ret_memory = mine.sizes[0];
 	else if (mine.result == GANTRY_OK)
-		rma_deregister(k->rma, mine.sizes[0]);
+		forget_memory(k, mine.sizes[0]);
 	return r;
 }
 
@@ -745,8 +757,7 @@ gantry_result gantry_gin_deregister(struct gantry_gin *k, uint32_t memory)
 	TRY_NOW(check_open(k, "gantry_gin_deregister"));
 	if (memory <= DATA_MEMORY)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_gin_deregister: memory %u is not registered", memory);
-	TRY_NOW(show_memory(k, memory, NULL));
-	return rma_deregister(k->rma, memory);
+	return forget_memory(k, memory);
 }
 
 gantry_result gantry_gin_view(const struct gantry_gin *k, struct gantry_gin_view *ret_view)

@@ -3,6 +3,8 @@
  * Kernels that put and signal (gantry/kernel.h) as threads of the CPU: several of each rank at a time, in contexts of their own and in the
  * same; every byte, sum and counter is compared. Barriers, flushes, resets, abort, and what open and register refuse.
  */
+#include <stdbool.h>
+
 #include "base/atomic.h"
 #include "comm_world.h"
 #include "gantry/kernel.h"
@@ -299,6 +301,59 @@ TEST(few_bytes_travel_with_their_request)
 	struct world w = {.nranks = 2, .body = few};
 
 	world_threads(&w, nothing);
+}
+
+/* What a kernel asks for is refused although the bytes are few: they are outside of the memory, or there is none of that number. */
+struct outside {
+	uint64_t offset, bytes;
+	bool none, warp;
+};
+
+static void outside(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		    struct gantry_stream *stream)
+{
+	const struct outside *o = w->user;
+	struct gantry_gin_place from, to;
+	struct side s;
+	uint32_t small;
+
+	(void)stream;
+	open_side(&s, w, comm, dev);
+	CHECK_OK(gantry_gin_register(s.gin, s.source + 64, 64, &small));
+	from = (struct gantry_gin_place){o->none ? GANTRY_GIN_NONE : small, o->offset};
+	to = (struct gantry_gin_place){s.target_memory, 0};
+	CHECK_EQ(gantry_gin_barrier(&s.view, 0, BARRIER), 0);
+	pthread_barrier_wait(&w->all);
+	if (!rank) {
+		CHECK_EQ(o->warp ? gantry_gin_put_warp(&s.view, 0, 1, from, to, o->bytes, 5)
+				 : gantry_gin_put(&s.view, 0, 1, from, to, o->bytes, 5),
+			 0);
+		UNTIL(gantry_comm_error(comm, NULL, NULL, 0) != GANTRY_OK);
+		CHECK_HAS(gantry_last_error(), o->none ? "is not registered" : "exceed memory");
+	}
+	pthread_barrier_wait(&w->over);
+	gantry_gin_close(s.gin);
+	gantry_mem_free(dev, s.target);
+	free(s.source);
+	gantry_comm_abort(comm);
+}
+
+TEST(few_bytes_stay_in_their_memory)
+{
+	static const struct outside cases[] = {{64, 8, false, false},
+					       {56, 16, false, false},
+					       {0, 65, false, true},
+					       {(uint64_t)-64, 8, false, true},
+					       {(uint64_t)-8, 64, false, false},
+					       {0, 8, true, false},
+					       {0, 8, true, true}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct world w = {.nranks = 2, .body = outside, .user = &cases[i]};
+
+		CASE("%llu bytes at %llu", (unsigned long long)cases[i].bytes, (unsigned long long)cases[i].offset);
+		world_threads(&w, nothing);
+	}
 }
 
 /* ---- barriers ---- */

@@ -131,6 +131,7 @@ struct nccl_job {
 	struct nccl_job *next;
 	struct nccl_job *then; /* the next one of its communicator, which waits for it */
 	bool waits;
+	bool uses;				      /* its communicator, which exists before and after it */
 	gantry_result (*begin)(struct nccl_job *job); /* of all, before the first one runs; must not wait; NULL: none */
 	gantry_result (*run)(struct nccl_job *job);
 	gantry_result r;

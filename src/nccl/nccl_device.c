@@ -420,7 +420,7 @@ static gantry_result start_creation(struct ncclComm *c, const void *wanted, stru
 		free(x);
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a device communicator");
 	}
-	*job = (struct nccl_job){.run = run_create, .c = c, .owned = x};
+	*job = (struct nccl_job){.run = run_create, .c = c, .uses = true, .owned = x};
 	return nccl_group_run(job);
 }
 

@@ -59,8 +59,10 @@ static void run_job(struct nccl_job *job)
 		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error()); /* the thread's own */
 }
 
-/* Jobs of one communicator exchange messages with its other ranks, which have them in the same order: so they run one
- * after the other. Those that were begun have done that. Before the first one runs: a job may change what it is about. */
+/* Jobs of one communicator exchange messages with its other ranks, which have the jobs in the same order: so they run
+ * one after the other. Jobs with a `begin` exchange theirs there. Called before the first job runs, as a job may forget
+ * its communicator. A communicator that a chain uses is entered until the chain has run or ends it, as another thread
+ * may abort it meanwhile. */
 static void chain_jobs(struct nccl_job *jobs)
 {
 	for (struct nccl_job *job = jobs; job; job = job->next) {
@@ -71,13 +73,25 @@ static void chain_jobs(struct nccl_job *jobs)
 		job->then = next;
 		if (next)
 			next->waits = true;
+		if (job->uses && !job->waits)
+			nccl_enter(job->c);
 	}
 }
 
 static void *run_chain(void *arg)
 {
-	for (struct nccl_job *job = arg; job; job = job->then)
+	struct nccl_job *job = arg;
+	struct ncclComm *entered = job->uses ? job->c : NULL;
+
+	for (; job; job = job->then) {
+		if (entered && !job->uses) {
+			nccl_leave(entered);
+			entered = NULL;
+		}
 		run_job(job);
+	}
+	if (entered)
+		nccl_leave(entered);
 	return NULL;
 }
 

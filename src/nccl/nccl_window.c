@@ -351,7 +351,7 @@ static gantry_result run_window(struct ncclComm *c, gantry_result (*run)(struct 
 
 	if (!job)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a window");
-	*job = (struct nccl_job){.run = run, .c = c, .buf = buf, .size = size, .window = window};
+	*job = (struct nccl_job){.run = run, .c = c, .uses = true, .buf = buf, .size = size, .window = window};
 	return nccl_group_run(job);
 }
 

@@ -930,6 +930,38 @@ static void case_abort(void)
 	give_memory(s.target);
 }
 
+static void *abort_later(void *arg)
+{
+	usleep(200000);
+	OK(nccl.CommAbort(arg));
+	return NULL;
+}
+
+/* One rank registers windows in a group, the others do not come, and another thread aborts: the windows that are still to be registered are not. */
+static void case_group_abort(void)
+{
+	static char memory[64][64];
+	comm_t comm = NULL;
+	void *windows[64] = {NULL};
+	pthread_t thread;
+
+	OK(nccl.CommInitRank(&comm, N, next_id(), R));
+	meet();
+	if (R == 0 && N > 1) {
+		TRUE(pthread_create(&thread, NULL, abort_later, comm) == 0);
+		OK(nccl.GroupStart());
+		for (int i = 0; i < 64; i++)
+			OK(nccl.CommWindowRegister(comm, memory[i], sizeof(memory[i]), &windows[i], 0));
+		TRUE(nccl.GroupEnd() != SUCCESS);
+		pthread_join(thread, NULL);
+	}
+	meet();
+	if (R != 0 || N == 1)
+		OK(nccl.CommAbort(comm));
+	for (int i = 0; i < 64; i++)
+		TRUE(!windows[i]);
+}
+
 /* A kernel's mistake ends the communicator with a text. */
 static void case_wrong(void)
 {
@@ -955,9 +987,11 @@ static void case_wrong(void)
 static const struct {
 	const char *name;
 	void (*run)(void);
-} cases[] = {{"layout", case_layout}, {"all_to_all", case_all_to_all}, {"ring", case_ring},
-	     {"random", case_random}, {"windows", case_windows},       {"group", case_group},
-	     {"death", case_death},   {"abort", case_abort},	       {"wrong", case_wrong}};
+} cases[] = {{"layout", case_layout},	{"all_to_all", case_all_to_all},
+	     {"ring", case_ring},	{"random", case_random},
+	     {"windows", case_windows}, {"group", case_group},
+	     {"death", case_death},	{"abort", case_abort},
+	     {"wrong", case_wrong},	{"group_abort", case_group_abort}};
 
 static char **wanted;
 

@@ -11,7 +11,7 @@ no_leaks
 export LD_LIBRARY_PATH=$BUILD_DIR/lib GANTRY_NCCL_DEVICE=host GANTRY_IFNAME=lo GANTRY_TIMEOUT=5s
 tested=("$device")
 
-cases="layout all_to_all ring random windows abort wrong"
+cases="layout all_to_all ring random windows abort group_abort wrong"
 expect 0 threads 1 $cases group
 expect 0 threads 3 $cases
 expect 0 processes 2 $cases

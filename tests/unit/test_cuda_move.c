@@ -74,6 +74,29 @@ TEST(stores)
 	g->stores = true;
 }
 
+/* Managed memory, to which the driver stores nothing: words are copied there, in the same order. */
+TEST(stores_that_are_refused)
+{
+	static const unsigned refusals[] = {CUE_INVALID_VALUE, CUE_NOT_SUPPORTED};
+	uint64_t fence;
+
+	for (uint64_t i = 0; i < 2; i++) {
+		memset(device, 0, 128);
+		fail_next("cuStreamWriteValue64_v2", refusals[i]);
+		CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 16, i + (1ull << 40)));
+		CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 24, 5));
+		fence = fence_of(IN);
+		CHECK_EQ(word_at(16), 0);
+		CHECK_EQ(fake->run(1), 1);
+		CHECK_EQ(word_at(16), i + (1ull << 40));
+		CHECK_EQ(word_at(24), 0);
+		CHECK_EQ(moved(IN, fence), GANTRY_AGAIN);
+		CHECK_EQ(fake->run(ALL), 2);
+		CHECK_EQ(word_at(24), 5);
+		CHECK_OK(moved(IN, fence));
+	}
+}
+
 /* The word has 32 bits, fences have more. Sets what would take half an hour. */
 TEST(many_requests)
 {

@@ -39,7 +39,15 @@
 #include "base/log.h"
 #include "device/cuda/gpu.h"
 
-enum { WORD_STRIDE = 128, WORDS_SIZE = 4096, LOOK_BACK = 8, BATCH = 64, LOOKS = 1 << 16, ENOUGH = 256 << 10 };
+enum {
+	WORD_STRIDE = 128,
+	VALUE_AT = 64,
+	WORDS_SIZE = 4096,
+	LOOK_BACK = 8,
+	BATCH = 64,
+	LOOKS = 1 << 16,
+	ENOUGH = 256 << 10
+};
 #define LONG_NS 10000000000ull /* how long a request waits for room, and a stream that ends for its copies */
 
 gantry_result gantry_cuda_queues_open(struct cuda_gpu *g)
@@ -52,6 +60,7 @@ gantry_result gantry_cuda_queues_open(struct cuda_gpu *g)
 		struct cuda_copy_queue *q = &g->queues[i];
 
 		q->word = (uint32_t *)((char *)g->words + i * WORD_STRIDE);
+		q->value = (uint64_t *)(void *)((char *)q->word + VALUE_AT);
 		q->word_dev = (uintptr_t)device + (cu_ptr)(i * WORD_STRIDE);
 		CU(gantry_cuda_stream_apart(g, &q->stream), "create a stream on gpu %d", g->base.index);
 	}
@@ -131,17 +140,42 @@ static int fence_wanted(const struct cuda_copy_queue *q)
 	return load_seq(&q->wanted) > load_seq(&q->fenced);
 }
 
+/* The driver takes no stores to managed memory. Its words are copied, from one place of pinned memory, so each waits for the one before it. */
+static gantry_result copy_value(const struct cuda_gpu *g, struct cuda_copy_queue *q, const struct cuda_request *n)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (q->value_used && !run_dry(g, q->stream))
+		FAIL(GANTRY_ERR_TIMEOUT, "gpu %d: the copy of a word did not finish within 10 s", g->base.index);
+	q->value_used = true;
+	*q->value = n->value;
+	CU(g->api->memcpy_async(n->dst, (uintptr_t)q->value, sizeof(*q->value), q->stream), "copy a word to %#llx",
+	   (unsigned long long)n->dst);
+out:
+	return r;
+}
+
 /* A store comes with a fence of the whole system before it, by the driver's documentation: so what was copied before is seen before. */
+static gantry_result begin_store(const struct cuda_gpu *g, struct cuda_copy_queue *q, const struct cuda_request *n)
+{
+	gantry_result r = GANTRY_OK;
+	unsigned e = g->api->stream_write_value64(q->stream, n->dst, n->value, 0);
+
+	if (e == CUE_INVALID_VALUE || e == CUE_NOT_SUPPORTED)
+		return copy_value(g, q, n);
+	CU(e, "store a word at %#llx", (unsigned long long)n->dst);
+out:
+	return r;
+}
+
 static gantry_result begin_one(const struct cuda_gpu *g, struct cuda_copy_queue *q, const struct cuda_request *n)
 {
 	gantry_result r = GANTRY_OK;
 
 	if (n->store)
-		CU(g->api->stream_write_value64(q->stream, n->dst, n->value, 0), "store a word at %#llx",
-		   (unsigned long long)n->dst);
-	else
-		CU(g->api->memcpy_async(n->dst, n->src, n->size, q->stream), "copy %zu bytes from %#llx to %#llx",
-		   n->size, (unsigned long long)n->src, (unsigned long long)n->dst);
+		return begin_store(g, q, n);
+	CU(g->api->memcpy_async(n->dst, n->src, n->size, q->stream), "copy %zu bytes from %#llx to %#llx", n->size,
+	   (unsigned long long)n->src, (unsigned long long)n->dst);
 out:
 	return r;
 }

@@ -49,6 +49,9 @@ struct cuda_copy_queue {
 	uint32_t *word;	  /* in mapped memory: so many requests' copies are over; written by the GPU */
 	cu_ptr word_dev;  /* the same for the GPU */
 	uint64_t fenced;  /* atomic: what the word will be; written by the thread inside the driver */
+	uint64_t
+		*value; /* in mapped memory: a word on its way to memory that takes no stores; of that thread, as is: */
+	bool value_used;
 };
 
 struct cuda_gpu;

@@ -125,8 +125,8 @@ static inline void nccl_leave(struct ncclComm *c)
 
 /* ---- nccl_group.c ---- */
 
-/* Something that waits for other ranks. In a group it is kept until the group's end, where all of them run at the same
- * time; else it runs at once. */
+/* Something that waits for other ranks. In a group it is kept until the group's end, where those of different communicators
+ * run at the same time; else it runs at once. */
 struct nccl_job {
 	struct nccl_job *next;
 	struct nccl_job *then; /* the next one of its communicator, which waits for it */
@@ -160,7 +160,7 @@ struct nccl_job {
 /* Takes the job over. Its result; OK: it is kept. */
 gantry_result nccl_group_run(struct nccl_job *job);
 void nccl_job_free(struct nccl_job *job);
-/* All of them at once, if need be each on a thread of its own. Frees them. The first error. */
+/* Those of different communicators at once, if need be on threads of their own. Frees them. The first error. */
 gantry_result nccl_jobs_run(struct nccl_job *jobs);
 
 gantry_result nccl_group_finish(void);

@@ -3,9 +3,9 @@
  * Groups of NCCL. The thread's group of comm/group.c holds the transfers, and counts how deep groups are nested; what is
  * kept here for its end is the making and ending of communicators.
  *
- * At the end, in this order: communicators and windows are made, all at the same time; transfers are enqueued; on the
- * host they are waited for; communicators are ended, again all at the same time. A call that fails makes the whole group
- * fail: then nothing of it is done, but for ends, which are.
+ * At the end, in this order: communicators and windows are made, those of different communicators at the same time;
+ * transfers are enqueued; on the host they are waited for; communicators are ended, in the same way. A call that fails
+ * makes the whole group fail: then nothing of it is done, but for ends, which are.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>

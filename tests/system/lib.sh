@@ -113,7 +113,7 @@ await()
 	done
 }
 
-# children_of PID: those that live, in the order in which they were forked. Numbers of processes begin anew now and then, so it is not theirs.
+# children_of PID: those that live, in the order in which they were forked. Pids wrap around, so their own order may be another one.
 children_of()
 {
 	ps -o pid=,stat= --ppid "$1" | awk -v parent="$1" -v most="$(cat /proc/sys/kernel/pid_max)" \

@@ -2,7 +2,7 @@
 /*
  * Kernels that start network operations by themselves: put, signal, wait, flush, barrier, on GPUs and on CPU threads with the same
  * words. The first part of this header is for the program that opens a communicator's queues, the second for its kernels: a CUDA
- * kernel, or any thread of the CPU.
+ * kernel, or, if the communicator's device is the host, any thread of the CPU.
  *
  *	gantry_gin_open(comm, &config, &queues);                 by all ranks
  *	gantry_gin_register(queues, buffer, size, &memory);      by all ranks, in the same order

@@ -716,6 +716,8 @@ static gantry_result check_open(const struct gantry_gin *k, const char *what)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: queues is NULL", what);
 	if (!k->comm)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator has ended", what);
+	if (inet_forked(k->comm->life.forks)) /* what kernels look at is shared with the parent */
+		return inet_refuse_forked(what);
 	return GANTRY_OK;
 }
 

@@ -4,6 +4,7 @@
  * same; every byte, sum and counter is compared. Barriers, flushes, resets, abort, and what open and register refuse.
  */
 #include <stdbool.h>
+#include <unistd.h>
 
 #include "base/atomic.h"
 #include "comm_world.h"
@@ -354,6 +355,45 @@ TEST(few_bytes_stay_in_their_memory)
 		CASE("%llu bytes at %llu", (unsigned long long)cases[i].bytes, (unsigned long long)cases[i].offset);
 		world_threads(&w, nothing);
 	}
+}
+
+/* ---- forks ---- */
+
+/* What kernels read and add to is shared with a child. It is refused there, and the parent's kernels still see their memory. */
+static void forked(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		   struct gantry_stream *stream)
+{
+	struct gantry_gin_view v;
+	struct side s;
+	uint32_t memory;
+	pid_t pid;
+
+	(void)stream;
+	open_side(&s, w, comm, dev);
+	pid = rank ? -1 : child_fork();
+	if (!pid) {
+		CHECK_EQ(gantry_gin_view(s.gin, &v), GANTRY_ERR_USAGE);
+		CHECK_HAS(gantry_last_error(), "forked");
+		CHECK_EQ(gantry_gin_register(s.gin, s.source, 8, &memory), GANTRY_ERR_USAGE);
+		CHECK_EQ(gantry_gin_deregister(s.gin, s.source_memory), GANTRY_ERR_USAGE);
+		gantry_gin_close(s.gin);
+		_exit(0);
+	}
+	if (!rank)
+		child_wait(pid);
+	CHECK(s.view.memory[2 * s.source_memory] == (const char *)s.source);
+	CHECK_EQ(gantry_gin_barrier(&s.view, 0, BARRIER), 0);
+	close_side(&s, dev);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(queues_of_a_parent)
+{
+	struct world w = {.nranks = 2, .body = forked};
+
+	/* ThreadSanitizer does not follow a process with threads through a fork, AddressSanitizer's allocator may stay locked. */
+	if (!SANITIZED)
+		world_threads(&w, NULL);
 }
 
 /* ---- barriers ---- */

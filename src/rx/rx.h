@@ -306,6 +306,22 @@ gantry_result rx_as_fits(const struct rx_as *as, const struct rx_batch *b);
 void rx_op_store(const struct gantry_rx_op *op, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
 /* work.c again. The pieces of its message in niov and iov. 0: not worth it, and niov is 0. */
 int rx_flight_list(struct rx_flight *f);
+/* The descriptors of a launch: of what memory, and which. */
+struct rx_plan {
+	struct gantry_rx *rx;
+	struct gantry_stream *stream;
+	uint8_t *bounce; /* what src_off is relative to; dst_off is an address */
+	int gather;
+	const struct rx_as *as;
+};
+struct rx_list {
+	struct gantry_piece *descs; /* pinned memory; NULL: none yet */
+	uint32_t n;
+	uint64_t bytes;
+};
+void rx_list_add(struct rx_list *l, uint64_t src_off, uint64_t len, uint64_t place);
+/* Its descriptors go to `used`, before all others there: they are in use until what is in the stream now is over. */
+gantry_result rx_list_launch(const struct rx_plan *p, struct rx_list *l, struct gantry_piece **used) REQUIRES(rx_mu);
 /* What the device does for a flight. AGAIN: no descriptors are free now, call again. Staged: gather or scatter. */
 gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
 gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);

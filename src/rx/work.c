@@ -227,21 +227,7 @@ int rx_flight_list(struct rx_flight *f)
 /* For the copy engine: so many copies a message at most, and rows that are worth it. */
 enum { COPIES_MAX = 4, ROW_MIN = 2048, ROW_STRIDE_MAX = 1 << 30 };
 
-/* A list under construction. */
-struct list {
-	struct gantry_piece *descs; /* NULL: none yet */
-	uint32_t n;
-	uint64_t bytes;
-};
-
-struct plan {
-	struct gantry_rx *rx;
-	struct gantry_stream *stream;
-	uint8_t *bounce; /* what src_off is relative to; dst_off is an address */
-	int gather;
-};
-
-static gantry_result launch_list(const struct plan *p, struct rx_flight *f, struct list *l) REQUIRES(rx_mu)
+gantry_result rx_list_launch(const struct rx_plan *p, struct rx_list *l, struct gantry_piece **used)
 {
 	struct gantry_device *dev = p->rx->device;
 	struct gantry_unpack_args args = {
@@ -249,17 +235,17 @@ static gantry_result launch_list(const struct plan *p, struct rx_flight *f, stru
 		.n = l->n,
 		.bounce = (char *)p->bounce,
 		.gather = (uint32_t)p->gather,
-		.from = f->op->as.from,
-		.to = f->op->as.to,
+		.from = p->as->from,
+		.to = p->as->to,
 	};
 	struct gantry_launch launch = {.args = &args, .args_size = sizeof(args)};
 
 	ASSERT(l->n && l->n <= p->rx->max_descs);
 	gantry_unpack_launch_shape(dev, GANTRY_UNPACK_BESIDE, l->n, l->bytes, &launch);
-	if (rx_converts(f->op))
+	if (p->as->from != p->as->to)
 		launch.kernel = &gantry_kernel_unpack_as;
-	l->descs->next = f->descs;
-	f->descs = l->descs;
+	l->descs->next = *used;
+	*used = l->descs;
 	l->descs = NULL;
 	rx_count(&p->rx->counters.launches, 1);
 	rx_count(&p->rx->counters.descriptors, l->n);
@@ -269,16 +255,17 @@ static gantry_result launch_list(const struct plan *p, struct rx_flight *f, stru
 }
 
 /* Room for n descriptors in one launch. AGAIN: no descriptor buffer is free. */
-static gantry_result have_room(const struct plan *p, struct rx_flight *f, struct list *l, uint32_t n) REQUIRES(rx_mu)
+static gantry_result have_room(const struct rx_plan *p, struct rx_flight *f, struct rx_list *l, uint32_t n)
+	REQUIRES(rx_mu)
 {
 	if (l->descs && l->n + n > p->rx->max_descs)
-		TRY_NOW(launch_list(p, f, l));
+		TRY_NOW(rx_list_launch(p, l, &f->descs));
 	if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
 		return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 	return GANTRY_OK;
 }
 
-static void add_desc(struct list *l, uint64_t src_off, uint64_t len, uint64_t place)
+void rx_list_add(struct rx_list *l, uint64_t src_off, uint64_t len, uint64_t place)
 {
 	((struct gantry_unpack_desc *)(void *)l->descs->host)[l->n++] =
 		(struct gantry_unpack_desc){.src_off = (uint32_t)src_off, .len = (uint32_t)len, .dst_off = place};
@@ -307,7 +294,7 @@ static void walk_on(struct rx_flight *f, uint64_t stored)
 
 /* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as
  * there is room. *ret_len: how far it got. AGAIN: no descriptor buffer is free. */
-static gantry_result cut_pieces(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off,
+static gantry_result cut_pieces(const struct rx_plan *p, struct rx_flight *f, struct rx_list *l, uint64_t src_off,
 				uint64_t len, uint64_t *ret_len) REQUIRES(rx_mu)
 {
 	uint64_t run = 0;
@@ -320,7 +307,7 @@ static gantry_result cut_pieces(const struct plan *p, struct rx_flight *f, struc
 		at = walk_run(f, len - *ret_len, &run);
 		if (!at)
 			return GANTRY_ERR_INTERNAL;
-		add_desc(l, src_off + *ret_len, rx_sent(f->op, run), (uintptr_t)at);
+		rx_list_add(l, src_off + *ret_len, rx_sent(f->op, run), (uintptr_t)at);
 		*ret_len += rx_sent(f->op, run);
 		walk_on(f, run);
 	}
@@ -345,13 +332,13 @@ gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f)
 }
 
 /* r: result of cut. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
-static gantry_result finish_list(struct gantry_rx_conn *c, const struct plan *p, struct rx_flight *f, struct list *l,
-				 gantry_result r) REQUIRES(rx_mu)
+static gantry_result finish_list(struct gantry_rx_conn *c, const struct rx_plan *p, struct rx_flight *f,
+				 struct rx_list *l, gantry_result r) REQUIRES(rx_mu)
 {
 	gantry_result done = GANTRY_OK;
 
 	if (l->descs && l->n)
-		done = launch_list(p, f, l);
+		done = rx_list_launch(p, l, &f->descs);
 	else if (l->descs)
 		rx_descs_put(p->rx, l->descs);
 	if (done == GANTRY_OK && (r == GANTRY_OK || (r == GANTRY_AGAIN && f->descs)))
@@ -408,8 +395,8 @@ gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_stream **stream = f->op->send ? &c->rx->out_stream : &c->rx->in_stream;
-	struct plan p = {.rx = c->rx, .bounce = f->stage->dev, .gather = f->op->send};
-	struct list l = {NULL, 0, 0};
+	struct rx_plan p = {.rx = c->rx, .bounce = f->stage->dev, .gather = f->op->send, .as = &f->op->as};
+	struct rx_list l = {NULL, 0, 0};
 	uint64_t got;
 
 	ASSERT(f->walk_pos <= f->len);
@@ -445,7 +432,7 @@ struct table {
 
 /* The element at `pos` of the message, which begins in descriptor f->desc_at and ends in others: a descriptor for each
  * part of it, all in one launch. They are looked for from there on: mostly it is the next one. */
-static gantry_result cut_element(const struct plan *p, struct rx_flight *f, struct list *l, const struct table *t,
+static gantry_result cut_element(const struct rx_plan *p, struct rx_flight *f, struct rx_list *l, const struct table *t,
 				 uint64_t pos) REQUIRES(rx_mu)
 {
 	const uint64_t end = pos + f->op->as.sent;
@@ -464,7 +451,7 @@ static gantry_result cut_element(const struct plan *p, struct rx_flight *f, stru
 		if (pos < d->dst_off || pos - d->dst_off >= d->len)
 			continue;
 		part = d->dst_off + d->len < end ? d->dst_off + d->len - pos : end - pos;
-		add_desc(l, d->src_off + (pos - d->dst_off), part, place);
+		rx_list_add(l, d->src_off + (pos - d->dst_off), part, place);
 		place = GANTRY_UNPACK_GOES_ON;
 		pos += part;
 		tried = 0;
@@ -479,8 +466,8 @@ static gantry_result cut_element(const struct plan *p, struct rx_flight *f, stru
 
 /* Descriptor f->desc_at of the table, `d`, from f->desc_skip on: the elements that begin in it. The bytes before the
  * first belong to one that begins elsewhere. */
-static gantry_result cut_elements(const struct plan *p, struct rx_flight *f, struct list *l, const struct table *t,
-				  struct gantry_unpack_desc d) REQUIRES(rx_mu)
+static gantry_result cut_elements(const struct rx_plan *p, struct rx_flight *f, struct rx_list *l,
+				  const struct table *t, struct gantry_unpack_desc d) REQUIRES(rx_mu)
 {
 	const uint64_t size = f->op->as.sent, end = d.dst_off + d.len, whole = end / size * size;
 	const uint64_t begin = (d.dst_off + size - 1) / size * size;
@@ -501,8 +488,8 @@ static gantry_result cut_elements(const struct plan *p, struct rx_flight *f, str
 	return whole < end ? cut_element(p, f, l, t, whole) : GANTRY_OK;
 }
 
-static gantry_result cut_bytes(const struct plan *p, struct rx_flight *f, struct list *l, struct gantry_unpack_desc d)
-	REQUIRES(rx_mu)
+static gantry_result cut_bytes(const struct rx_plan *p, struct rx_flight *f, struct rx_list *l,
+			       struct gantry_unpack_desc d) REQUIRES(rx_mu)
 {
 	uint64_t got;
 	gantry_result r;
@@ -521,8 +508,8 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 	const struct gantry_unpack_desc *descs = meta->mem[f->slot];
 	uint64_t n = load_acquire(&meta->cnt[f->slot]);
 	struct table t = {descs, (uint32_t)n, f->slot};
-	struct plan p = {c->rx, NULL, c->unpack->bounce_buf, 0};
-	struct list l = {NULL, 0, 0};
+	struct rx_plan p = {.rx = c->rx, .bounce = c->unpack->bounce_buf, .as = &f->op->as};
+	struct rx_list l = {NULL, 0, 0};
 
 	if (f->descs && !rx_work_over(c, f, &r))
 		return r != GANTRY_OK ? r : GANTRY_AGAIN;

@@ -50,8 +50,9 @@
  *
  * STATES of an op: PENDING; ARRIVED: all bytes are here, and the device's work that puts them in place is in a stream;
  * DONE: the buffer is the caller's again, and the result is final. A send or a receive into host memory goes from
- * PENDING to DONE. A send is done, with result OK, when the peer's receive has all its bytes in place: after that
- * either side may close, or end.
+ * PENDING to DONE. With GANTRY_RX_RECV_SYNC, a debug aid, the CPU has waited for that work when an op is ARRIVED. A
+ * send is done, with result OK, when the peer's receive has all its bytes in place: after that either side may close,
+ * or end.
  *
  * FAILURE. When the peer dies, closes, or is silent for GANTRY_TIMEOUT, all ops of the connection end at once with one
  * typed cause, except sends that the peer has already confirmed as received: these complete with OK. The connection can

@@ -55,6 +55,7 @@ static gantry_result configure_rx(struct gantry_rx *rx, const struct gantry_rx_c
 	rx->stage_limit = config->stage ? config->stage : p->rx_stage;
 	rx->max_descs = (uint32_t)(config->max_frags ? config->max_frags : p->rx_max_frags);
 	rx->debug = config->debug || p->rx_debug;
+	rx->recv_sync = p->rx_recv_sync != 0;
 	if (rx->message < RX_MESSAGE_MIN || rx->message > RX_MESSAGE_MAX)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "message size %s is invalid: expected %s to %s (GANTRY_RX_MESSAGE)",
 			 SIZE_TEXT(rx->message), SIZE_TEXT(RX_MESSAGE_MIN), SIZE_TEXT(RX_MESSAGE_MAX));

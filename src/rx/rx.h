@@ -254,6 +254,7 @@ struct gantry_rx {
 	uint64_t epoch, message, stage_limit;
 	uint32_t depth, max_descs;
 	int debug;
+	bool recv_sync; /* GANTRY_RX_RECV_SYNC */
 	uint64_t next_region;
 	struct gantry_list regions GUARDED_BY(rx_mu), conns GUARDED_BY(rx_mu), listeners GUARDED_BY(rx_mu);
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */

@@ -227,6 +227,12 @@ int rx_flight_list(struct rx_flight *f)
 /* For the copy engine: so many copies a message at most, and rows that are worth it. */
 enum { COPIES_MAX = 4, ROW_MIN = 2048, ROW_STRIDE_MAX = 1 << 30 };
 
+/* GANTRY_RX_RECV_SYNC: what fails in the stream is the work that was just put there. */
+static gantry_result await_receive(const struct rx_plan *p)
+{
+	return p->rx->recv_sync ? p->rx->device->ops->stream_sync(p->rx->device, p->stream) : GANTRY_OK;
+}
+
 gantry_result rx_list_launch(const struct rx_plan *p, struct rx_list *l, struct gantry_piece **used)
 {
 	struct gantry_device *dev = p->rx->device;
@@ -251,7 +257,8 @@ gantry_result rx_list_launch(const struct rx_plan *p, struct rx_list *l, struct 
 	rx_count(&p->rx->counters.descriptors, l->n);
 	l->n = 0;
 	l->bytes = 0;
-	return dev->ops->launch(dev, p->stream, &launch);
+	TRY_NOW(dev->ops->launch(dev, p->stream, &launch));
+	return p->gather ? GANTRY_OK : await_receive(p);
 }
 
 /* Room for n descriptors in one launch. AGAIN: no descriptor buffer is free. */
@@ -404,6 +411,8 @@ gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f)
 	p.stream = *stream;
 	if (!rx_converts(f->op) && !f->descs && !f->walk_pos && count_copies(f, COPIES_MAX) <= COPIES_MAX) {
 		TRY_NOW(copy_rows(c->rx->device, f, p.stream, p.gather));
+		if (!p.gather)
+			TRY_NOW(await_receive(&p));
 		return rx_work_seal(c, f);
 	}
 	if (f->descs && !rx_work_over(c, f, &r))

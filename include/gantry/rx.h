@@ -113,7 +113,8 @@ struct gantry_rx_config {
 
 /* config may be NULL: all defaults. The cause of a failure is in gantry_last_error(). */
 GANTRY_API gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx);
-/* Closes what is still open: ops end with ERR_ABORTED (and must be freed before), listeners and connections go. */
+/* Closes what is still open: ops end with ERR_ABORTED (and must be freed before), listeners and connections go. Waits for
+ * streams in which gantry_rx_unpack has work. */
 GANTRY_API void gantry_rx_close(struct gantry_rx *rx);
 /* Random, not 0: a restarted process has another one. */
 GANTRY_API uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
@@ -189,6 +190,77 @@ GANTRY_API gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struc
 GANTRY_API gantry_result gantry_rx_recv_as(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
 					   uint64_t tag, enum gantry_type sent, enum gantry_type stored,
 					   struct gantry_rx_op **ret_op);
+
+/*
+ * FRAGMENTS. A receive that puts nothing in place: the caller gets the places at which the bytes arrived, and reads them
+ * there with kernels of its own, or brings them to memory of its choice with gantry_rx_unpack:
+ *
+ *   gantry_rx_recv_frags(conn, bytes, tag, &op)
+ *   while (gantry_rx_op_frags(op, frags, GANTRY_RX_FRAGS, timeout, &n) == GANTRY_OK && n) {
+ *           gantry_rx_unpack(op, frags, n, dst, stream)
+ *           gantry_rx_op_release(op, NULL)
+ *   }
+ *   gantry_rx_wait(op, timeout): OK: what was unpacked is right; gantry_rx_op_free(op)
+ *
+ * op_frags gives the fragments of one message (GANTRY_RX_MESSAGE) after the other, in the order of the transfer; those
+ * of a message are in any order. On the paths unpack and emulated a fragment lies in the page pool of the device
+ * (GANTRY_UNPACK_POOL). On path host, and where a small transfer of host memory came with its header, a message is one
+ * fragment in pinned host memory, which kernels of the device address. Nothing is copied to make fragments.
+ *
+ * OWNERSHIP. Fragments are the caller's, to read, from op_frags until gantry_rx_op_release; or gantry_rx_cancel,
+ * gantry_rx_op_free, gantry_rx_conn_close. Their pages then go back, as soon as all calls of gantry_rx_unpack that read
+ * them are over on the device, which gantry_rx_cancel waits for. The op is DONE, with result OK, and the send of the peer with it, when all messages were
+ * released; before that gantry_rx_wait waits. It is ARRIVED when the last message is here.
+ *
+ * LIMITS. A connection keeps at most GANTRY_RX_DEPTH messages. Those that the caller has count, and all that is
+ * received behind them on this connection, in any op, ends after they are released: its memory is filled, but it is not
+ * DONE. When the caller has so many that nothing more can come, op_frags is ERR_LIMIT at once. The page pool belongs to
+ * all connections of the device, and staging memory (GANTRY_RX_STAGE) to all of the rx: where fragments that are kept
+ * leave none, all that need some wait, without an error but for their timeouts. Keep fragments for as long as a kernel
+ * takes, and not for long.
+ *
+ * FAILURE. When the connection ends, or is closed, pages and staging memory go back at once, whatever reads them: the op
+ * has an error then, and what was read from fragments that were not released may be other bytes. The addresses stay
+ * readable until gantry_rx_conn_close, and for calls of gantry_rx_unpack until they are over. So bytes from fragments
+ * count when the op's result is OK, or when they were read before a release that returned OK. If the peer cancels,
+ * op_frags is ERR_CANCELLED; both ops are DONE when the caller has released what it has. Landing pages
+ * (GANTRY_UNPACK_LANDING) are for bytes that came through host memory: if fragments that are kept leave none, the
+ * connection that needs one ends with ERR_LIMIT.
+ *
+ * What this does not do: fragments of a receive as another type (gantry_rx_recv_as), fragments that outlive their
+ * connection, and streams that are being captured into a graph (ERR_UNSUPPORTED).
+ */
+struct gantry_rx_frag {
+	const void *src;  /* as kernels of the device address it */
+	uint64_t dst_off; /* of its first byte, from the beginning of the transfer */
+	uint32_t len;
+	uint32_t message; /* which one of the transfer it came in */
+};
+#define GANTRY_RX_FRAGS 2048 /* a message never has more */
+
+/* bytes: the most that is received; a larger send is ERR_SIZE on both sides. */
+GANTRY_API gantry_result gantry_rx_recv_frags(struct gantry_rx_conn *conn, uint64_t bytes, uint64_t tag,
+					      struct gantry_rx_op **ret_op);
+/* The next message, which is waited for. n 0: there is none; the caller has had them all. ERR_TIMEOUT: it is not here;
+ * call again (timeout 0: only looks). ERR_INVALID: it has more than `room` fragments, and stays the next.
+ * GANTRY_WAIT_DEFAULT is GANTRY_TIMEOUT. */
+GANTRY_API gantry_result gantry_rx_op_frags(struct gantry_rx_op *op, struct gantry_rx_frag *frags, size_t room,
+					    int64_t timeout_ns, size_t *ret_n);
+/* Gives back all that op_frags has given: behind what is in the stream now, for work of the caller's own; NULL: that is
+ * over, or there is none. What gantry_rx_unpack has begun counts by itself. Does not wait. Of an op that is DONE: its
+ * result. */
+GANTRY_API gantry_result gantry_rx_op_release(struct gantry_rx_op *op, struct gantry_stream *stream);
+/*
+ * Copies each fragment of the list to dst + its dst_off, in the caller's stream, with the kernel that unpacks receives.
+ * Returns at once, unless the stream is full; the list may be changed or freed then. The caller may leave fragments out,
+ * cut them, reorder them and give them another dst_off; places must not overlap. Each must lie in a fragment that the
+ * caller has (op_frags, not yet released), and its place in registered memory of the device; otherwise ERR_INVALID, and
+ * nothing is copied. Places must stay registered until the stream has passed. A launch has at most GANTRY_RX_MAX_FRAGS
+ * fragments. AGAIN: lists of earlier calls fill the memory that is there for them; nothing was begun, call again when
+ * streams have moved. With GANTRY_RX_RECV_SYNC it waits for the stream.
+ */
+GANTRY_API gantry_result gantry_rx_unpack(struct gantry_rx_op *op, const struct gantry_rx_frag *frags, size_t n,
+					  void *dst, struct gantry_stream *stream);
 
 enum gantry_rx_state { GANTRY_RX_PENDING = 0, GANTRY_RX_ARRIVED, GANTRY_RX_DONE };
 

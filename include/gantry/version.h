@@ -22,9 +22,9 @@
  * The version of the interface: sizes and offsets of structs, result codes and other numbers, functions, symbols. It
  * changes with every change of those and with nothing else (tests/system/api.sh sees to that). 1 was the first
  * candidate for 1.0, 2 has collectives and communicators made from others, 5 has queues for kernels, 6 a network for
- * each communicator, receives that convert and AMD's GPUs, 7 bytes that travel with a kernel's request; what is built
- * for 1 runs with later libraries.
+ * each communicator, receives that convert and AMD's GPUs, 7 bytes that travel with a kernel's request, 8 receives that
+ * lend fragments; what is built for 1 runs with later libraries.
  */
-#define GANTRY_API_VERSION 7
+#define GANTRY_API_VERSION 8
 
 #endif

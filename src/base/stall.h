@@ -16,7 +16,7 @@
 /* Requests of one direction of a connection. */
 struct gantry_stall_wait {
 	char peer[160];
-	const char *waits_for; /* borrowed, static: peer, socket, flush, kernel */
+	const char *waits_for; /* borrowed, static: peer, socket, flush, kernel, release */
 	int send;
 	uint32_t requests;
 	uint64_t tag, bytes; /* of the oldest */

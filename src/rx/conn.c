@@ -228,6 +228,10 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 		TRY_NOW(rx->device->ops->alloc(rx->device, rx->message, &c->landing));
 		TRY_NOW(rx->net->ops->reg_mr(rx->net, c->in.comm, c->landing, rx->message, GANTRY_NET_PTR_CUDA,
 					     &c->landing_mr));
+		TRY_NOW(devmem_pool_get(rx->device,
+					rx->path == GANTRY_RX_PATH_UNPACK ? GANTRY_NET_UNPACK_KERNEL
+									  : GANTRY_NET_UNPACK_EMULATED,
+					&c->pool));
 	}
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
 	 * has received the number of messages. */
@@ -296,7 +300,7 @@ static void drop_flights(struct gantry_rx_conn *c, struct rx_side *s)
 
 		ASSERT(f->op->touching >= f->touches);
 		rx_stage_put(c->rx, s, f->stage);
-		rx_descs_put(c->rx, f->descs);
+		rx_descs_put(&c->rx->descs, f->descs);
 		f->stage = NULL;
 		f->descs = NULL;
 		f->op->touching -= f->touches;
@@ -386,6 +390,8 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 	}
 	if (c->ctx)
 		rx->net->ops->finalize(rx->net, c->ctx);
+	rx_unpacks_forget(c);
+	devmem_pool_put(c->pool);
 	rx->device->ops->free(rx->device, c->landing);
 	gantry_list_remove(&c->node);
 	free(c->mrs);
@@ -445,7 +451,9 @@ static void see_ops(struct gantry_stall_wait *w, const struct gantry_list *ops)
 		if (!w->requests++) {
 			w->tag = op->tag;
 			w->bytes = op->batch.bytes;
-			w->waits_for = op->phase == RX_LOCAL ? "kernel" : "peer";
+			w->waits_for = op->frags && op->touching ? "release"
+				       : op->phase == RX_LOCAL	 ? "kernel"
+								 : "peer";
 		}
 	}
 }
@@ -496,6 +504,7 @@ int rx_progress(struct gantry_rx *rx)
 	int moved = 0;
 
 	ASSERT_HELD(&rx->mu);
+	rx_unpacks_reap(rx);
 	gantry_list_each (pos, &rx->conns)
 		moved |= rx_conn_progress(gantry_container(pos, struct gantry_rx_conn, node));
 	look_for_stall(rx, moved);

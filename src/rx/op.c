@@ -89,8 +89,19 @@ void rx_op_settle(struct gantry_rx_op *op)
 		rx_op_over(op);
 }
 
-static gantry_result create_op(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			       const struct rx_as *as, int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
+/* What the user asks for. */
+struct posting {
+	const struct gantry_rx_piece *pieces;
+	size_t n;
+	uint64_t tag;
+	const struct rx_as *as;
+	int send;
+	bool frags;
+	uint64_t bytes; /* frags: how many at most */
+};
+
+static gantry_result create_op(struct gantry_rx_conn *c, const struct posting *what, struct gantry_rx_op **ret_op)
+	REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
@@ -103,14 +114,20 @@ static gantry_result create_op(struct gantry_rx_conn *c, const struct gantry_rx_
 	op->rx = c->rx;
 	op->rx->stall.since = 0; /* it has had no time to move */
 	op->conn = c;
-	op->send = send;
-	op->tag = tag;
+	op->send = what->send;
+	op->tag = what->tag;
 	op->refs = 2;
 	op->result = GANTRY_AGAIN;
 	gantry_list_init(&op->node);
-	op->as = *as;
-	TRY(rx_batch_init(c->rx, pieces, n, &op->batch));
-	TRY(rx_as_fits(as, &op->batch));
+	op->as = *what->as;
+	TRY(rx_batch_init(c->rx, what->pieces, what->n, &op->batch));
+	TRY(rx_as_fits(what->as, &op->batch));
+	if (what->frags) {
+		op->frags = true;
+		op->batch.device = 1;
+		op->batch.bytes = what->bytes;
+		rx_lists_reserve(c->rx);
+	}
 	op->total = op->batch.bytes;
 	*ret_op = op;
 	op = NULL;
@@ -121,17 +138,16 @@ out:
 	return r;
 }
 
-static gantry_result post_op(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			     const struct rx_as *as, int send, struct gantry_rx_op **ret_op)
+static gantry_result post_op(struct gantry_rx_conn *c, const struct posting *what, struct gantry_rx_op **ret_op)
 {
 	gantry_result r, posted = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
 
 	rx_mu_lock(&c->rx->mu);
-	r = create_op(c, pieces, n, tag, as, send, &op);
+	r = create_op(c, what, &op);
 	if (r == GANTRY_OK) {
 		*ret_op = op;
-		if (send) {
+		if (what->send) {
 			op->transfer = c->next_transfer++;
 			op->inlined = !op->batch.device && op->total <= RX_INLINE_MAX;
 			gantry_list_append(&c->out.waiting, &op->node);
@@ -148,18 +164,19 @@ static gantry_result post_op(struct gantry_rx_conn *c, const struct gantry_rx_pi
 	return r;
 }
 
-static const struct rx_as as_it_is = {0, 0, 1, 1};
+const struct rx_as rx_as_it_is = {0, 0, 1, 1};
 
 gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	return post_op(conn, pieces, n, tag, &as_it_is, 1, ret_op);
+	return post_op(conn, &(struct posting){.pieces = pieces, .n = n, .tag = tag, .as = &rx_as_it_is, .send = 1},
+		       ret_op);
 }
 
 gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	return post_op(conn, pieces, n, tag, &as_it_is, 0, ret_op);
+	return post_op(conn, &(struct posting){.pieces = pieces, .n = n, .tag = tag, .as = &rx_as_it_is}, ret_op);
 }
 
 gantry_result gantry_rx_recv_as(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
@@ -169,7 +186,13 @@ gantry_result gantry_rx_recv_as(struct gantry_rx_conn *conn, const struct gantry
 	struct rx_as as;
 
 	TRY_NOW(rx_as_init(sent, stored, &as));
-	return post_op(conn, pieces, n, tag, &as, 0, ret_op);
+	return post_op(conn, &(struct posting){.pieces = pieces, .n = n, .tag = tag, .as = &as}, ret_op);
+}
+
+gantry_result gantry_rx_recv_frags(struct gantry_rx_conn *conn, uint64_t bytes, uint64_t tag,
+				   struct gantry_rx_op **ret_op)
+{
+	return post_op(conn, &(struct posting){.tag = tag, .as = &rx_as_it_is, .frags = true, .bytes = bytes}, ret_op);
 }
 
 /* ---- waiting ---- */
@@ -260,6 +283,8 @@ gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_strea
 		r = op->result;
 		goto out;
 	}
+	if (op->frags)
+		FAIL(GANTRY_ERR_USAGE, "fragments are put in place by the caller: nothing of this op is in a stream");
 	/* Behind the op's last launch, since those of a direction are in one stream. */
 	if (!op->event)
 		TRY(dev->ops->event_create(dev, &op->event));
@@ -324,7 +349,10 @@ void gantry_rx_op_free(struct gantry_rx_op *op)
 		return;
 	rx = op->rx;
 	rx_mu_lock(&rx->mu);
-	cancel_op(op, gantry_now_ns() + gantry_params()->timeout);
+	if (op->state != GANTRY_RX_DONE && rx_frags_give_all(op))
+		rx_conn_progress(op->conn); /* it is complete, and its transfer lives on until nothing reads it */
+	else
+		cancel_op(op, gantry_now_ns() + gantry_params()->timeout);
 	op_unref(op);
 	rx_mu_unlock(&rx->mu);
 }

@@ -199,21 +199,35 @@ void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piec
 	gantry_pinned_give(&rx->stages, s);
 }
 
-struct gantry_piece *rx_descs_get(struct gantry_rx *rx)
+uint32_t rx_lists_most(const struct gantry_rx *rx)
 {
-	struct gantry_piece *d = gantry_pinned_take(&rx->descs, descs_size(rx));
+	uint32_t two_messages = 2 * GANTRY_UNPACK_MAX_DESCS / rx->max_descs;
 
-	if (!d && rx->descs.memory < DESCS_MAX * descs_size(rx) &&
-	    gantry_pinned_grow(&rx->descs, descs_size(rx), 1) == GANTRY_OK)
-		d = gantry_pinned_take(&rx->descs, descs_size(rx));
+	return two_messages > DESCS_MAX ? two_messages : DESCS_MAX;
+}
+
+void rx_lists_reserve(struct gantry_rx *rx)
+{
+	while (rx->lists.memory < rx->depth * descs_size(rx))
+		if (gantry_pinned_grow(&rx->lists, descs_size(rx), 1) != GANTRY_OK)
+			return;
+}
+
+struct gantry_piece *rx_descs_get(struct gantry_rx *rx, struct gantry_pinned *pool)
+{
+	const uint64_t most = pool == &rx->lists ? rx_lists_most(rx) : DESCS_MAX;
+	struct gantry_piece *d = gantry_pinned_take(pool, descs_size(rx));
+
+	if (!d && pool->memory < most * descs_size(rx) && gantry_pinned_grow(pool, descs_size(rx), 1) == GANTRY_OK)
+		d = gantry_pinned_take(pool, descs_size(rx));
 	return d;
 }
 
-void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d)
+void rx_descs_put(struct gantry_pinned *pool, struct gantry_piece *d)
 {
 	for (struct gantry_piece *next; d; d = next) {
 		next = d->next;
-		gantry_pinned_give(&rx->descs, d);
+		gantry_pinned_give(pool, d);
 	}
 }
 
@@ -236,6 +250,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	gantry_list_init(&rx->regions);
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);
+	gantry_list_init(&rx->unpacks);
 	rx->net = gantry_net_tcp();
 	TRY(gantry_random_bytes(&rx->epoch, sizeof(rx->epoch)));
 	rx->epoch |= !rx->epoch; /* never 0 */
@@ -247,6 +262,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	TRY(configure_rx(rx, config));
 	gantry_pinned_init(&rx->stages, rx->device, rx->message);
 	gantry_pinned_init(&rx->descs, rx->device, descs_size(rx));
+	gantry_pinned_init(&rx->lists, rx->device, descs_size(rx));
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */
 	TRY(inet_secret_key(&rx->key));
 	TRY(pick_nics(rx, config->nic));
@@ -276,6 +292,7 @@ void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 		gantry_rx_listener_close(gantry_container(rx->listeners.next, struct gantry_rx_listener, node));
 	while (!gantry_list_empty(&rx->conns))
 		gantry_rx_conn_close(gantry_container(rx->conns.next, struct gantry_rx_conn, node));
+	rx_unpacks_await(rx);
 	gantry_list_each_safe (pos, &rx->regions)
 		free(gantry_container(pos, struct rx_region, node));
 	if (rx->in_stream)
@@ -285,6 +302,7 @@ void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 	if (rx->device) {
 		gantry_pinned_free(&rx->stages);
 		gantry_pinned_free(&rx->descs);
+		gantry_pinned_free(&rx->lists);
 		gantry_device_close(rx->device);
 	}
 	free(rx);

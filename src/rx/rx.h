@@ -6,7 +6,9 @@
  *           user has let go of it (refs): a cancelled transfer has to be brought to an end with the peer
  *   conn    one connection: for each direction a network comm, its queue of heads, its queue of transfers in the order
  *           of their grants, and its flights
- *   flight  one data message: from posting, through arrival and the device's work, to its end. Ring of `depth`
+ *   flight  one data message: from posting, through arrival and the device's work, to its end. Ring of `depth`. Of a
+ *           receive of fragments it is LENT instead: its bytes stay where they arrived until the caller releases them
+ *   unpack  launches of a list of the caller's, on a stream of the caller's (lend.c)
  *
  * A send:     WAITING (for a place in the window) -> OFFERED (head sent) -> GRANTED (data flows) -> over
  * A receive:  WAITING (for its transfer) -> GRANTED (or LOCAL: the bytes came with the head and go to device memory)
@@ -40,6 +42,7 @@
 #include "inet/loop.h"
 #include "inet/nic.h"
 #include "inet/settings.h"
+#include "net/devmem_rx.h"
 #include "net/net.h"
 #include "net/rails.h"
 #include "rx/rx_wire.h"
@@ -103,7 +106,9 @@ struct gantry_rx_op {
 	int refs;		     /* the user's, the connection's */
 	int send;
 	uint64_t tag;
-	int inlined; /* a send whose bytes travel with its head */
+	int inlined;	 /* a send whose bytes travel with its head */
+	bool frags;	 /* a receive whose bytes are lent where they arrived; the batch has a size only */
+	uint64_t handed; /* frags: messages whose fragments the caller has got */
 	struct rx_batch batch;
 	struct rx_as as;
 	/* What the user sees. */
@@ -117,7 +122,7 @@ struct gantry_rx_op {
 	uint64_t posted, finished;	/* messages */
 	struct rx_cursor cursor;	/* where the next message begins */
 	uint8_t *local;			/* owned: LOCAL, the bytes */
-	int touching;			/* flights that read or write the user's memory */
+	int touching;			/* flights that read or write the user's memory, or lend theirs */
 	int taken;			/* a send: the peer has all of it */
 	uint64_t launched;		/* messages whose device work is in the stream */
 	struct gantry_dev_event *event; /* owned: of gantry_rx_stream_wait */
@@ -141,7 +146,15 @@ static inline uint64_t rx_sent(const struct gantry_rx_op *op, uint64_t stored)
 	return stored / op->as.stored * op->as.sent;
 }
 
-enum rx_flight_state { RX_FLIGHT_GATHER, RX_FLIGHT_POSTED, RX_FLIGHT_HERE, RX_FLIGHT_DEVICE, RX_FLIGHT_SPENT };
+/* LENT: for the caller, until it gives them back; then DEVICE, while work that reads them may be in a stream. */
+enum rx_flight_state {
+	RX_FLIGHT_GATHER,
+	RX_FLIGHT_POSTED,
+	RX_FLIGHT_HERE,
+	RX_FLIGHT_LENT,
+	RX_FLIGHT_DEVICE,
+	RX_FLIGHT_SPENT
+};
 
 struct rx_flight {
 	enum rx_flight_state state;
@@ -151,7 +164,8 @@ struct rx_flight {
 	struct rx_cursor from; /* its place in the batch */
 	uint8_t *direct;       /* the user's memory, where the network reads or writes it; else NULL */
 	int touches;	       /* counted in op->touching */
-	int works;	       /* the device has work for it; sending: 1: to be enqueued, 2: enqueued */
+	int works;	       /* the device has work for it; sending: 1: to be enqueued, 2: enqueued; given back: the
+				  event is behind the caller's work */
 	void *mr;	       /* borrowed from the connection; NULL: host memory */
 	int slot;	       /* of the network's table; -1: none */
 	struct iovec *iov;     /* owned, of the ring's place: pieces that the network reads or writes */
@@ -219,7 +233,8 @@ struct gantry_rx_conn {
 	struct gantry_net_device_handle device_handle; /* UNPACK: what accept filled */
 	struct gantry_unpack_handle *unpack;	       /* borrowed from the network; NULL: host path */
 	int vec;				       /* the network may receive into pieces, until it says no */
-	void *landing, *landing_mr;		       /* UNPACK: what receives name as their buffer; never written */
+	void *landing, *landing_mr; /* UNPACK: what receives name as their buffer; never read, see rx_work_whole */
+	struct devmem_pool *pool;   /* UNPACK: owned reference, so that fragments stay mapped until this is closed */
 	uint64_t next_transfer;
 	uint64_t peer_epoch, id;
 	gantry_result leaving;	/* not OK: the peer has gone, its last heads are waited for until leaving_until */
@@ -228,6 +243,16 @@ struct gantry_rx_conn {
 	gantry_result error GUARDED_BY(rx_mu); /* not OK: over */
 	char error_text[RX_TEXT];
 	char peer[160], path[256];
+};
+
+/* A call of gantry_rx_unpack whose launches may still run. */
+struct rx_unpack {
+	struct gantry_list node;	/* in rx->unpacks */
+	struct gantry_rx_conn *conn;	/* borrowed; NULL once that is closed */
+	uint32_t flights;		/* whose bytes it reads: bits, by their place in the ring */
+	struct gantry_dev_event *event; /* owned; behind the launches */
+	struct gantry_piece *descs;	/* owned: what they read, of rx->lists */
+	struct devmem_pool *pool; /* owned reference, or NULL: kernels read there, whatever becomes of the connection */
 };
 
 struct gantry_rx_listener {
@@ -259,7 +284,9 @@ struct gantry_rx {
 	struct gantry_list regions GUARDED_BY(rx_mu), conns GUARDED_BY(rx_mu), listeners GUARDED_BY(rx_mu);
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
 	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
-	struct gantry_rx_counters counters; /* written under the mutex; rx_stats.c reads them relaxed */
+	struct gantry_pinned lists;	    /* as descs: of callers, whose streams may stand still */
+	struct gantry_list unpacks GUARDED_BY(rx_mu); /* rx_unpack, in the order of their calls */
+	struct gantry_rx_counters counters;	      /* written under the mutex; rx_stats.c reads them relaxed */
 	uint64_t strangers; /* relaxed: the loop's thread counts them too; in the counters when these are read */
 	struct gantry_list node GUARDED_BY(loop_mu); /* rx_stats.c */
 	uint32_t number;			     /* of this one, in the process */
@@ -326,6 +353,8 @@ gantry_result rx_list_launch(const struct rx_plan *p, struct rx_list *l, struct 
 /* What the device does for a flight. AGAIN: no descriptors are free now, call again. Staged: gather or scatter. */
 gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
 gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
+/* All bytes of a message that came to the page pool are described. */
+gantry_result rx_work_whole(const struct rx_flight *f, uint64_t described);
 /* What has been enqueued so far is all there will be. */
 gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f);
 /* 1: all of it is done. */
@@ -337,8 +366,29 @@ void rx_stages_reserve(struct gantry_rx *rx) REQUIRES(rx_mu);
 /* AGAIN: none is free now. ERR_NOMEM: the one that every side may have could not be allocated. */
 gantry_result rx_stage_get(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece **ret_stage) REQUIRES(rx_mu);
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s);
-struct gantry_piece *rx_descs_get(struct gantry_rx *rx);
-void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d);
+/* Of rx->descs or rx->lists. NULL: there is none now. */
+struct gantry_piece *rx_descs_get(struct gantry_rx *rx, struct gantry_pinned *pool);
+void rx_descs_put(struct gantry_pinned *pool, struct gantry_piece *d);
+/* Buffers that rx->lists has at most, and at least: so many launches one call may have. */
+uint32_t rx_lists_most(const struct gantry_rx *rx);
+/* Some of them, before kernels run that allocating may wait for. */
+void rx_lists_reserve(struct gantry_rx *rx) REQUIRES(rx_mu);
+
+/* lend.c */
+/* The message can be lent: it is described as a whole. */
+gantry_result rx_frags_check(struct gantry_rx_conn *c, const struct rx_flight *f);
+/* 1: no work reads what was given back any more. */
+int rx_frags_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r) REQUIRES(rx_mu);
+/* Takes back what is lent of messages from `first` on: the op is ending. */
+void rx_frags_drop(struct gantry_rx_op *op, uint64_t first);
+/* Gives all of them back, if the caller has got all there is. False: it has not. */
+bool rx_frags_give_all(struct gantry_rx_op *op);
+/* The caller has got the fragments, and has not given them back. */
+bool rx_frags_held(const struct rx_flight *f);
+/* Of those that are over, memory and pages go back. */
+void rx_unpacks_reap(struct gantry_rx *rx) REQUIRES(rx_mu);
+void rx_unpacks_forget(struct gantry_rx_conn *c) REQUIRES(rx_mu);
+void rx_unpacks_await(struct gantry_rx *rx) REQUIRES(rx_mu); /* all of them */
 
 /* address.c */
 /* "host:port" to an address. listening: the host may be empty, and the port 0. */
@@ -374,6 +424,7 @@ gantry_result rx_recv_match(struct gantry_rx_op *op) REQUIRES(rx_mu);
 gantry_result rx_transfer_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 
 /* op.c */
+extern const struct rx_as rx_as_it_is;
 /* The user's part is over; the first result counts. */
 void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) REQUIRES(rx_mu)
 	__attribute__((format(printf, 3, 4)));

@@ -84,6 +84,7 @@ static gantry_result hear_end(struct gantry_rx_op *op, uint64_t messages) REQUIR
 	ASSERT(op->posted <= op->nmessages);
 	if (!op->ending)
 		op->ending = op->by_peer = 1;
+	rx_frags_drop(op, op->handed); /* what the caller has, it may be reading */
 	if (!op->told) { /* also if the caller has cancelled, but all of it was out: the receiver counts on an END */
 		op->told = 1;
 		TRY_NOW(send_answer(op->conn, op->send ? RX_END : RX_STOP, op->transfer, 0, op->posted));
@@ -100,9 +101,10 @@ gantry_result rx_transfer_cancel(struct gantry_rx_op *op)
 
 	if (op->ending || op->phase == RX_OVER)
 		return GANTRY_OK;
-	if (local && op->touching)
+	if (local && op->touching && !op->frags)
 		return GANTRY_OK; /* the device has begun, and waits for nothing */
 	op->ending = 1;
+	rx_frags_drop(op, 0);
 	if (op->send && op->phase == RX_GRANTED && op->posted == op->nmessages) {
 		rx_op_settle(op); /* nothing is left that could be held back: the peer gets all of it */
 		return GANTRY_OK;
@@ -696,13 +698,17 @@ static gantry_result take_arrival(struct gantry_rx_conn *c, struct rx_flight *f)
 		f->state = RX_FLIGHT_SPENT;
 		return GANTRY_OK;
 	}
-	if (!f->works) {
-		f->works = f->touches = 1;
+	if (!f->touches) {
+		f->works = !op->frags;
+		f->touches = 1;
 		op->touching++;
 	}
-	TRY_NOW(f->slot >= 0 ? rx_work_unpack(c, f) : rx_work_staged(c, f));
+	if (op->frags)
+		TRY_NOW(rx_frags_check(c, f));
+	else
+		TRY_NOW(f->slot >= 0 ? rx_work_unpack(c, f) : rx_work_staged(c, f));
 	rx_count(f->slot >= 0 ? &n->unpacked_bytes : &n->staged_bytes, f->len);
-	f->state = RX_FLIGHT_DEVICE;
+	f->state = op->frags ? RX_FLIGHT_LENT : RX_FLIGHT_DEVICE;
 	if (++op->launched == op->nmessages && op->state == GANTRY_RX_PENDING)
 		op->state = GANTRY_RX_ARRIVED;
 	return GANTRY_OK;
@@ -754,21 +760,41 @@ static gantry_result take_arrivals(struct gantry_rx_conn *c, int *ret_moved) REQ
 	return r;
 }
 
-static gantry_result retire_spent(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
+/* Is the device's work for it over? Then nothing touches the user's memory for it any more. */
+static gantry_result settle_flight(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 
-	while (c->in.head != c->in.tail) {
-		struct rx_flight *f = rx_flight_at(&c->in, c->in.head);
-
-		if (f->state == RX_FLIGHT_DEVICE && rx_work_over(c, f, &r))
-			f->state = RX_FLIGHT_SPENT;
-		if (r != GANTRY_OK || f->state != RX_FLIGHT_SPENT)
-			break;
-		*ret_moved = 1;
-		TRY_NOW(retire_recv(c, f));
+	if (f->state == RX_FLIGHT_DEVICE && (f->op->frags ? rx_frags_over(c, f, &r) : rx_work_over(c, f, &r)))
+		f->state = RX_FLIGHT_SPENT;
+	if (r == GANTRY_OK && f->state == RX_FLIGHT_SPENT && f->touches) {
+		f->op->touching -= f->touches;
+		f->touches = 0;
+		rx_op_settle(f->op);
 	}
 	return r;
+}
+
+/* In the order of the ring. Behind a message that the caller keeps others cannot leave, but what they have touched is
+ * let go all the same: it may have been cancelled. */
+static gantry_result retire_spent(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
+{
+	bool kept = false;
+
+	for (uint32_t i = c->in.head; i != c->in.tail; i++) {
+		struct rx_flight *f = rx_flight_at(&c->in, i);
+
+		TRY_NOW(settle_flight(c, f));
+		if (f->state == RX_FLIGHT_SPENT && !kept) {
+			*ret_moved = 1;
+			TRY_NOW(retire_recv(c, f));
+		} else if (kept || f->op->frags) {
+			kept = true;
+		} else {
+			break;
+		}
+	}
+	return GANTRY_OK;
 }
 
 static gantry_result post_recvs(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)

@@ -267,7 +267,7 @@ static gantry_result have_room(const struct rx_plan *p, struct rx_flight *f, str
 {
 	if (l->descs && l->n + n > p->rx->max_descs)
 		TRY_NOW(rx_list_launch(p, l, &f->descs));
-	if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
+	if (!l->descs && !(l->descs = rx_descs_get(p->rx, &p->rx->descs)))
 		return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 	return GANTRY_OK;
 }
@@ -347,7 +347,7 @@ static gantry_result finish_list(struct gantry_rx_conn *c, const struct rx_plan 
 	if (l->descs && l->n)
 		done = rx_list_launch(p, l, &f->descs);
 	else if (l->descs)
-		rx_descs_put(p->rx, l->descs);
+		rx_descs_put(&p->rx->descs, l->descs);
 	if (done == GANTRY_OK && (r == GANTRY_OK || (r == GANTRY_AGAIN && f->descs)))
 		done = rx_work_seal(c, f);
 	return done != GANTRY_OK ? done : r;
@@ -510,6 +510,21 @@ static gantry_result cut_bytes(const struct rx_plan *p, struct rx_flight *f, str
 	return r;
 }
 
+gantry_result rx_work_whole(const struct rx_flight *f, uint64_t described)
+{
+	if (described > f->len)
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "slot %d of the table describes %llu of %llu bytes", f->slot,
+			 (unsigned long long)described, (unsigned long long)f->len);
+	/* The network has put them into the receive's own buffer, which is the same for all of them. */
+	if (described < f->len)
+		FAIL_NOW(
+			GANTRY_ERR_LIMIT,
+			"no landing page was free for %llu of %llu bytes of a message: raise GANTRY_UNPACK_LANDING, or "
+			"release fragments earlier",
+			(unsigned long long)(f->len - described), (unsigned long long)f->len);
+	return GANTRY_OK;
+}
+
 gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 {
 	gantry_result r = GANTRY_OK;
@@ -538,10 +553,7 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 			break;
 	}
 	TRY_NOW(finish_list(c, &p, f, &l, r));
-	if (f->unpacked != f->len)
-		FAIL_NOW(GANTRY_ERR_INTERNAL, "slot %d of the table describes %llu of %llu bytes", f->slot,
-			 (unsigned long long)f->unpacked, (unsigned long long)f->len);
-	return GANTRY_OK;
+	return rx_work_whole(f, f->unpacked);
 }
 
 int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r)
@@ -554,7 +566,7 @@ int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *r
 	*ret_r = r;
 	if (r != GANTRY_OK)
 		return 0;
-	rx_descs_put(c->rx, f->descs);
+	rx_descs_put(&c->rx->descs, f->descs);
 	f->descs = NULL;
 	return 1;
 }

@@ -121,6 +121,54 @@ TEST_CALL(copied_without, receive(GANTRY_RX_PATH_HOST, NULL, SIZE, 0))
 TEST_CALL(scattered, receive(GANTRY_RX_PATH_HOST, "on", PIECE, 24))
 TEST_CALL(scattered_without, receive(GANTRY_RX_PATH_HOST, NULL, PIECE, 24))
 
+/* A list of the caller's, in the caller's stream: its bytes are there when the call returns. */
+TEST(listed)
+{
+	struct gantry_rx_config config = {
+		.struct_size = sizeof(config), .path = GANTRY_RX_PATH_EMULATED, .max_frags = 64};
+	static struct gantry_rx_frag frags[GANTRY_RX_FRAGS];
+	struct gantry_rx_piece p;
+	struct gantry_rx_op *s, *r;
+	struct gantry_stream *stream;
+	gantry_result got = GANTRY_OK;
+	unsigned char *src, *dst;
+	size_t n = 1;
+
+	set_params("GANTRY_RX_RECV_SYNC", "on");
+	rx_pair_open(&pair, &config);
+	CHECK_OK(gantry_stream_create(pair.dev, &stream));
+	src = rx_memory(&pair, &pair.a, SIZE, 0);
+	dst = rx_memory(&pair, &pair.b, SIZE, 1);
+	launches = syncs = unawaited = 0;
+	pattern_fill(src, SIZE, 5);
+	p = (struct gantry_rx_piece){src, SIZE, 0, 1};
+	CHECK_OK(gantry_rx_send(pair.a.conn, &p, 1, 1, &s));
+	CHECK_OK(gantry_rx_recv_frags(pair.b.conn, SIZE, 1, &r));
+	WAIT_WHILE (n) {
+		gantry_rx_poll(pair.a.rx, NULL, 0);
+		got = gantry_rx_op_frags(r, frags, GANTRY_RX_FRAGS, 0, &n);
+		if (got == GANTRY_ERR_TIMEOUT)
+			continue;
+		CHECK_OK(got);
+		CHECK_OK(gantry_rx_unpack(r, frags, n, dst, stream));
+		for (size_t i = 0; i < n; i++)
+			CHECK_PATTERN_FROM(dst + frags[i].dst_off, frags[i].len, 5, frags[i].dst_off);
+		CHECK_OK(gantry_rx_op_release(r, NULL));
+	}
+	CHECK(launches >= SIZE / 4096 / 64);
+	CHECK_EQ(syncs, launches);
+	CHECK_EQ(unawaited, 0);
+	rx_both(s, r);
+	CHECK_OK(rx_result(r));
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	CHECK_OK(gantry_stream_destroy(pair.dev, stream));
+	rx_memory_free(&pair, &pair.a, src, 0);
+	rx_memory_free(&pair, &pair.b, dst, 1);
+	rx_pair_close(&pair);
+	set_params("GANTRY_RX_RECV_SYNC", NULL);
+}
+
 /* Gathering for a send is not waited for. */
 TEST(sending)
 {

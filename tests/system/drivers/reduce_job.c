@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_job RANK RANKS FOLDER BYTES COUNT: one rank of a job that all-reduces through reducers (reducer/reducer.h), as
- * GANTRY_REDUCERS says. Ranks find each other by files in the folder. COUNT 0: until there is a file `stop` in it. Every
- * element is compared with its arithmetic. Lines on standard output:
+ * reduce_job RANK RANKS FOLDER BYTES COUNT [all_gather]: one rank of a job that all-reduces, or gathers, through reducers
+ * (reducer/reducer.h), as GANTRY_REDUCERS says. Ranks find each other by files in the folder. COUNT 0: until there is a file
+ * `stop` in it. Every element is compared with its arithmetic. Lines on standard output:
  *
  *   rank 0 opened: 2 of 2 reducers           it goes on; `at` is the clock of /proc/uptime, in ms
  *   rank 0 works
@@ -10,6 +10,7 @@
  *   rank 0 failed: ERR_PEER_LOST at 8123456: reducer 1 of 2 (...)
  */
 #include <fcntl.h>
+#include <stdbool.h>
 
 #include "base/clock.h"
 #include "base/eventcount.h"
@@ -21,6 +22,7 @@
 static struct gantry_net *net;
 static int rank, ranks;
 static const char *folder;
+static bool gathers;
 
 static void path_of(const char *name, int of, char *buf, size_t len)
 {
@@ -65,14 +67,26 @@ static int say_failed(gantry_result r)
 	return 1;
 }
 
-static gantry_result all_reduce(struct reducer_comm *c, const int32_t *in, int32_t *out, size_t count)
+static gantry_result post(struct reducer_comm *c, int32_t *in, int32_t *out, size_t count,
+			  struct reducer_request **ret_request)
+{
+	struct iovec all = {out, count * sizeof(*out)};
+	struct reducer_window w = {
+		.own = in, .parts = &all, .nparts = 1, .per_rank = all.iov_len / (size_t)ranks, .bytes = all.iov_len};
+
+	if (gathers)
+		return reducer_all_gather(c, &w, ret_request);
+	return reducer_all_reduce(c, in, out, count, GANTRY_TYPE_INT32, GANTRY_OP_SUM, ret_request);
+}
+
+static gantry_result operate(struct reducer_comm *c, int32_t *in, int32_t *out, size_t count)
 {
 	struct reducer_request *q = NULL;
 	struct gantry_waiter idle;
 	int done = 0;
 
 	gantry_waiter_init(&idle, NULL);
-	TRY_NOW(reducer_all_reduce(c, in, out, count, GANTRY_TYPE_INT32, GANTRY_OP_SUM, &q));
+	TRY_NOW(post(c, in, out, count, &q));
 	CHECK(q);
 	while (!done) {
 		TRY_NOW(reducer_test(q, &done, NULL));
@@ -80,6 +94,23 @@ static gantry_result all_reduce(struct reducer_comm *c, const int32_t *in, int32
 			gantry_waiter_idle(&idle, 1000000); /* ranks may share CPUs with reducers */
 	}
 	return GANTRY_OK;
+}
+
+/* What all ranks have as element i of their input, but for a factor. */
+static int32_t base_of(size_t i, uint64_t operation)
+{
+	return (int32_t)(i % 1000 + operation % 1000);
+}
+
+/* The first element of each input is not checked: see work(). */
+static void check_result(const int32_t *out, size_t count, uint64_t operation)
+{
+	size_t part = gathers ? count / (size_t)ranks : count;
+
+	for (size_t i = 0; i < count; i++)
+		if (i % part)
+			CHECK_EQ(out[i], (gathers ? (int32_t)(i / part) + 1 : ranks * (ranks + 1) / 2) *
+						 base_of(i % part, operation));
 }
 
 static int stop_wanted(void)
@@ -90,7 +121,7 @@ static int stop_wanted(void)
 	return access(path, F_OK) == 0;
 }
 
-/* The first element is how many ranks want to stop: so all of them end with the same operation. */
+/* The first element is how many ranks want to stop, or whether the first one does: so all of them end with the same operation. */
 static gantry_result work(struct reducer_comm *c, size_t count, uint64_t operations)
 {
 	int32_t *in = calloc(count, sizeof(*in)), *out = calloc(count, sizeof(*out));
@@ -102,17 +133,16 @@ static gantry_result work(struct reducer_comm *c, size_t count, uint64_t operati
 		uint64_t since;
 
 		for (size_t i = 1; i < count; i++)
-			in[i] = (rank + 1) * (int32_t)(i % 1000 + done % 1000);
+			in[i] = (rank + 1) * base_of(i, done);
 		in[0] = !operations && stop_wanted();
 		since = gantry_now_ns();
-		r = all_reduce(c, in, out, count);
+		r = operate(c, in, out, count);
 		if (r != GANTRY_OK)
 			break;
 		since = gantry_now_ns() - since;
 		total += since;
 		best = since < best ? since : best;
-		for (size_t i = 1; i < count; i++)
-			CHECK_EQ(out[i], ranks * (ranks + 1) / 2 * (int32_t)(i % 1000 + done % 1000));
+		check_result(out, count, done);
 		if (!done++) {
 			printf("rank %d works\n", rank);
 			fflush(stdout);
@@ -139,7 +169,8 @@ int main(int argc, char **argv)
 	gantry_result r;
 	char who[64];
 
-	CHECK_EQ(argc, 6);
+	CHECK(argc == 6 || (argc == 7 && strcmp(argv[6], "all_gather") == 0));
+	gathers = argc == 7;
 	rank = atoi(argv[1]);
 	ranks = atoi(argv[2]);
 	folder = argv[3];

@@ -508,13 +508,16 @@ static const char *proto_name(int proto)
 	return proto == GANTRY_PROTO_SIMPLE ? "simple" : proto == GANTRY_PROTO_LL ? "ll" : "ll128";
 }
 
+/* What reducers never do comes first: no setting helps there. */
 static const char *why_not_network(const struct coll_model *m, const struct coll_ask *ask)
 {
+	if (ask->kind == COLL_ALL_GATHER)
+		return "reducers do not lower the bytes that a host receives";
+	if (!coll_reduces(ask->kind))
+		return "reducers do reductions only";
 	if (m->no_network)
 		return m->no_network;
-	if (ask->refused)
-		return "the network does not support the type";
-	return coll_reduces(ask->kind) ? "not enabled (GANTRY_COLLNET)" : "reducers do reductions only";
+	return ask->refused ? "the network does not support the type" : "not enabled (GANTRY_COLLNET)";
 }
 
 /* What the estimates rest on. */

@@ -4,7 +4,8 @@
  * host's sum to the network. What comes back is the sum of all hosts, and goes to the output and to the others.
  *
  * A reduce is the same, but that one rank alone gets the result, and the leaders of other hosts drop it. A reduce-scatter
- * does that for each part and the rank whose it is. All hosts receive all parts: no more bytes than they send.
+ * does that for each part and the rank whose it is. All hosts receive all parts: no more bytes than they send. An all_gather
+ * does not go this way: a host has to receive the parts of all others, by rings it sends no more (docs/reducer.md).
  *
  *   chunk                  0       1       2       3       4
  *   send, reduce, send     0       1       2       3       4

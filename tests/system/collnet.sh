@@ -76,7 +76,29 @@ expect 0 all_reduce --ranks 2 --algo collnet -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: all ranks are on one host$'
 expect 0 all_reduce --ranks 3 --hosts 3 -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: not enabled \(GANTRY_COLLNET\)$'
+
+# An all-gather goes past reducers, though they are there and asked for by every name: docs/reducer.md has the bytes.
+past='[abd-z][a-z0-9]*'
+op=all_gather
+for n in ${numbers:-2 3 4}; do
+	right "$past" --ranks $n --hosts $n --algo collnet -b 1000 -e 1000 -d all
+	right "$past" --ranks $n --hosts $n --transport collnet -b 30 -e 400k -f 50 --odd -d int8
+done
+right "$past" --ranks 5 --hosts 2 --algo collnet -b 64 -e 3M -f 37
+right "$past" --ranks 5 --hosts 3 --algo collnet --register 0 -b 64 -e 3M -f 37
+GANTRY_SPLIT_MIN=4096 right "$past" --ranks 3 --hosts 3 --algo collnet --channels 3 -b 64 -e 3M -f 37
+GANTRY_PTR=0 right "$past" --ranks 4 --hosts 2 --algo collnet -b 1M -e 1M
+lacks err WARN
+op=all_reduce
+# --explain gives what no setting changes, whether there are reducers or not.
+no_fewer='^# +collnet .* not for this: reducers do not lower the bytes that a host receives$'
 expect 0 all_gather --ranks 3 --hosts 3 --algo collnet -b 4k -e 4k --check-only --explain
+like out "$no_fewer"
+expect 0 all_gather --ranks 3 --hosts 3 -b 4k -e 4k --check-only --explain
+like out "$no_fewer"
+expect 0 all_gather --ranks 2 --algo collnet -b 4k -e 4k --check-only --explain
+like out "$no_fewer"
+expect 0 broadcast --ranks 3 --hosts 3 --algo collnet -b 4k -e 4k --check-only --explain
 like out '^# +collnet .* not for this: reducers do reductions only$'
 
 # A foreign network: by its plugin's collNet table, if that wants to be used.
@@ -89,6 +111,11 @@ GANTRY_NET_PLUGIN=$other right '[abd-z][a-z0-9]*' --ranks 3 --hosts 3 --algo col
 like err 'rank 0 gantry WARN comm: collnet: the network does not support reduction 0 of half; using another algorithm$'
 GANTRY_NET_PLUGIN=$other expect 0 all_reduce --ranks 2 --hosts 2 --algo collnet -b 4k -e 4k -d half --check-only --explain
 like out '^# +collnet .* not for this: the network does not support the type$'
+op=all_gather # though both tables have iallgather
+NCCL_COLLNET_ENABLE=1 GANTRY_NET_PLUGIN=$foreign right "$past" --ranks 3 --hosts 3 --algo collnet -b 64 -e 1M -f 61
+GANTRY_NET_PLUGIN=$other right "$past" --ranks 3 --hosts 3 --algo collnet -b 64 -e 1M -f 61
+lacks err WARN
+op=all_reduce
 # Slices are cut to what the plugin takes at once, by the least of all hosts.
 for most in 100000 4097 64 15; do
 	GANTRY_TEST_MAX_COLL=$most GANTRY_NET_PLUGIN=$device right collnet --ranks 3 --hosts 3 --algo collnet -b 8 -e 30k -f 61 -d double,int32 -o sum,max

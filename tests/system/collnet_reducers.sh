@@ -12,7 +12,7 @@ export GANTRY_IFNAME=lo GANTRY_LOG=warn GANTRY_CONNECT_TIMEOUT=20s
 pids=
 at_exit() { for p in $pids; do { kill -KILL "$p" && wait "$p"; } 2>/dev/null; done; }
 now_ms() { awk '{ printf "%d\n", $1 * 1000 }' /proc/uptime; }
-all_reduce="perf all_reduce --ranks 3 --hosts 3 --transport collnet"
+op=all_reduce
 
 # serve NUMBER: a reducer on port 18600 + NUMBER; its process in $served.
 serve() {
@@ -20,14 +20,14 @@ serve() {
 	served=$! pids="$pids $!"
 	await grep -q listening "$tmp/reducer$1.out" || die "reducer $1 does not listen"
 }
-# right ALGORITHM ARGUMENT...: an all-reduce is right and goes by that.
+# right ALGORITHM ARGUMENT...: an all-reduce ($op) is right and goes by that.
 right() {
 	local algo=$1
 	shift
-	timeout 100 "$gantry" $all_reduce "$@" --check-only --json >"$tmp/out" 2>"$tmp/err" || die "$*: exit status $?"
+	timeout 100 "$gantry" perf $op --ranks 3 --hosts 3 --transport collnet "$@" --check-only --json >"$tmp/out" 2>"$tmp/err" || die "$*: exit status $?"
 	like out '^\{"wrong_elements": 0, .*"ok": true'
 	! grep '"bytes"' "$tmp/out" | grep -qvE "\"algo\": \"$algo\"" || die "$*: not by $algo"
-	echo "ok: $* by $algo ($SECONDS s)"
+	echo "ok: $op $* by $algo ($SECONDS s)"
 }
 serve 0
 serve 1
@@ -35,8 +35,20 @@ export GANTRY_REDUCERS=127.0.0.1:18600,127.0.0.1:18601
 right collnet -b 8 -e 1M -f 40 -d half,float -o sum,avg -c bits
 lacks err WARN
 for i in 0 1; do grep -q '"ranks": *3' "$tmp/reducer$i.out" || die "reducer $i has had no job of three ranks: $(cat "$tmp/reducer$i.out")"; done
-# The list alone offers them to the cost model: it has an estimate, and the reducers have a job.
 begun() { grep -c '"event": "begun"' "$tmp/reducer0.out"; }
+# An all-gather goes past them: ranks connect, and no piece comes.
+before=$(begun)
+op=all_gather
+right '[abd-z][a-z0-9]*' -b 64 -e 1M -f 40 -d half,float
+lacks err WARN
+op=all_reduce
+await eval '[ "$(begun)" -gt "$before" ]' || die "all_gather: the reducers have no job"
+job=$(grep '"event": "begun"' "$tmp/reducer0.out" | tail -n +$((before + 1)) | sed -nE '1s/.*"job": "([0-9a-f]+)".*/\1/p')
+ended() { grep "\"event\": \"ended\", \"job\": \"$job\"" "$tmp/reducer0.out"; }
+await ended >/dev/null || die "all_gather: job $job does not end"
+ended | grep -q '"pieces": 0, "received_bytes": 0, "sent_bytes": 0,' || die "all_gather: $(ended)"
+echo "ok: all_gather: $(ended)"
+# The list alone offers them to the cost model: it has an estimate, and the reducers have a job.
 before=$(begun)
 "$gantry" perf all_reduce --ranks 3 --hosts 3 -b 1M -e 1M -n 1 -w 0 --repeats 1 --explain >"$tmp/out" 2>"$tmp/err" || die "GANTRY_REDUCERS alone: exit status $?"
 like out '^# +collnet +[0-9.]+'

@@ -1367,11 +1367,99 @@ TEST(reducers_where_they_pay)
 	CHECK_EQ(choose(&elsewhere, COLL_ALL_REDUCE, 64 << 20).algo, COLL_COLLNET);
 }
 
-static const char *explain(const struct coll_model *model)
+/* Parts of an all_gather that the ranks of a host receive from other hosts, and those that they send there. */
+static void count_between_hosts(enum coll_algo_id algo, int host, uint32_t ret[2])
+{
+	ret[0] = ret[1] = 0;
+	for (int i = 0; i < w.n; i++) {
+		const struct coll_topo topo = {i, w.n, w.nhosts, w.host, network};
+		struct coll_plan *plan;
+
+		if (w.host[i] != host)
+			continue;
+		CHECK_OK(coll_plan_make(&topo, algo, COLL_ALL_GATHER, 0, 0, &plan));
+		for (uint32_t s = 0; s < plan->nsteps; s++) {
+			const struct gantry_coll_step *t = &plan->steps[s];
+
+			for (uint32_t k = 0; k < t->nrecv; k++)
+				ret[0] += w.host[plan->peers[t->recv + k].rank] != host;
+			for (uint32_t k = 0; k < t->nsend; k++)
+				ret[1] += w.host[plan->peers[t->send + k].rank] != host;
+		}
+		coll_plan_free(plan);
+	}
+}
+
+/* By the algorithm that burdens the busiest host least, in one direction. No host receives less than it has to. */
+static uint32_t fewest_between_hosts(void)
+{
+	uint32_t fewest = UINT32_MAX;
+
+	for (int algo = 0; algo < COLL_ALGOS; algo++) {
+		uint32_t most = 0;
+
+		if (!supported((enum coll_algo_id)algo, COLL_ALL_GATHER))
+			continue;
+		for (int h = 0; h < w.nhosts; h++) {
+			uint32_t parts[2], others = 0;
+
+			for (int i = 0; i < w.n; i++)
+				others += w.host[i] != h;
+			count_between_hosts((enum coll_algo_id)algo, h, parts);
+			CHECK(parts[0] >= others);
+			for (int sends = 0; sends < 2; sends++)
+				most = parts[sends] > most ? parts[sends] : most;
+		}
+		fewest = most < fewest ? most : fewest;
+	}
+	return fewest;
+}
+
+/*
+ * Why reducers are not used for an all_gather (docs/reducer.md): between hosts of the same size an algorithm takes, in either
+ * direction, what a host has to receive whatever sends it. If this fails, the refusal has lost its reason.
+ */
+TEST(all_gather_is_at_its_bound)
+{
+	for (int hosts = 2; hosts <= 9; hosts++)
+		for (int per = 1; per <= 8 && hosts * per <= (SANITIZED ? 24 : RANKS_MAX); per++) {
+			set_hosts(hosts * per, per, 0);
+			CASE("%d hosts of %d ranks", hosts, per);
+			CHECK_EQ(fewest_between_hosts(), (uint32_t)((hosts - 1) * per));
+		}
+}
+
+/* Forced or offered, an all_gather goes as without reducers, wherever these are. */
+TEST(reducers_leave_all_gather_alone)
+{
+	for (int i = 0; i < (SANITIZED ? 20 : 100); i++) {
+		struct coll_limits l = some_limits[random_below(TEST_COUNT(some_limits))];
+		uint64_t bytes = random_between(1, 100) << random_below(24);
+		struct coll_choice without, with;
+
+		set_random_hosts((int)random_between(2, 20));
+		CASE("%d ranks on %d hosts, %llu bytes", w.n, w.nhosts, (unsigned long long)bytes);
+		network = false;
+		without = choose(&l, COLL_ALL_GATHER, bytes);
+		network = true;
+		l.reducers = random_below(2);
+		with = choose(&l, COLL_ALL_GATHER, bytes);
+		CHECK(memcmp(&with, &without, sizeof(with)) == 0);
+		set_params("GANTRY_ALGO", "collnet", NULL, NULL);
+		with = choose(&l, COLL_ALL_GATHER, bytes);
+		CHECK(memcmp(&with, &without, sizeof(with)) == 0);
+		set_params("GANTRY_ALGO", NULL, NULL, NULL);
+		l.network = true; /* the transport of that name */
+		with = choose(&l, COLL_ALL_GATHER, bytes);
+		CHECK(memcmp(&with, &without, sizeof(with)) == 0);
+	}
+}
+
+static const char *explain(const struct coll_model *model, enum coll_kind kind)
 {
 	static char text[4096];
 	struct coll_model m = *model;
-	const struct coll_ask ask = {.kind = COLL_ALL_REDUCE, .bytes = 4096};
+	const struct coll_ask ask = {.kind = kind, .bytes = 4096};
 	FILE *f = fmemopen(text, sizeof(text), "w");
 
 	CHECK(f != NULL);
@@ -1393,7 +1481,14 @@ TEST(reasons_without_reducers)
 	set_hosts(11, 9, 0);
 	CHECK(!coll_network_refuses(&topo));
 	coll_model_init(&topo, &some_limits[0], &m);
-	CHECK_HAS(explain(&m), "not for this: not enabled (GANTRY_COLLNET)");
+	CHECK_HAS(explain(&m, COLL_ALL_REDUCE), "not for this: not enabled (GANTRY_COLLNET)");
 	m.no_network = "rank 3: nobody listens";
-	CHECK_HAS(explain(&m), "not for this: rank 3: nobody listens");
+	CHECK_HAS(explain(&m, COLL_ALL_REDUCE), "not for this: rank 3: nobody listens");
+	/* What no reducer changes, with and without them. */
+	CHECK_HAS(explain(&m, COLL_ALL_GATHER), "not for this: reducers do not lower the bytes that a host receives");
+	CHECK_HAS(explain(&m, COLL_BROADCAST), "not for this: reducers do reductions only");
+	topo.network = true;
+	coll_model_init(&topo, &some_limits[0], &m);
+	CHECK_HAS(explain(&m, COLL_ALL_GATHER), "not for this: reducers do not lower the bytes that a host receives");
+	CHECK(!strstr(explain(&m, COLL_REDUCE_SCATTER), "not for this: reducers"));
 }

@@ -712,6 +712,7 @@ static void begin(void) UNCHECKED
 	gantry_list_init(&rx->regions);
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);
+	gantry_list_init(&rx->unpacks);
 	rx->net = &fake.net;
 	rx->device = &fake.dev;
 	rx->message = RX_MESSAGE_MIN; /* the peer asks for smaller ones */
@@ -720,6 +721,7 @@ static void begin(void) UNCHECKED
 	rx->max_descs = how >> 4 & 1 ? 16 : 64;
 	gantry_pinned_init(&rx->stages, rx->device, rx->message);
 	gantry_pinned_init(&rx->descs, rx->device, rx->max_descs * sizeof(struct gantry_unpack_desc));
+	gantry_pinned_init(&rx->lists, rx->device, rx->max_descs * sizeof(struct gantry_unpack_desc));
 	rx->path = how >> 5 & 1 ? GANTRY_RX_PATH_EMULATED : GANTRY_RX_PATH_HOST;
 	fake.no_vec = fake.pays = how >> 6 & 1;
 	fake.no_mr = how >> 7;

@@ -7,6 +7,7 @@
 #include <cuda.h>
 #define cu_ipc_handle CUipcMemHandle_st
 #define cu_copy_2d CUDA_MEMCPY2D_st
+#define cu_mem_op CUstreamBatchMemOpParams_union
 #include "device/cuda/driver.h"
 
 #define SAME_ERROR(name, number) _Static_assert((int)CUE_##name == (int)CUDA_ERROR_##name, "CUDA_ERROR_" #name);
@@ -25,6 +26,10 @@ _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && offsetof(CUDA_MEMCPY2D, srcMemory
 		       offsetof(CUDA_MEMCPY2D, dstPitch) == 104 && offsetof(CUDA_MEMCPY2D, WidthInBytes) == 112 &&
 		       offsetof(CUDA_MEMCPY2D, Height) == 120,
 	       "struct cu_copy_2d of driver.h");
+_Static_assert(sizeof(CUstreamBatchMemOpParams) == 48 && offsetof(CUstreamBatchMemOpParams, writeValue.address) == 8 &&
+		       offsetof(CUstreamBatchMemOpParams, writeValue.value64) == 16 &&
+		       offsetof(CUstreamBatchMemOpParams, writeValue.flags) == 24,
+	       "union cu_mem_op of driver.h");
 
 #pragma GCC diagnostic error "-Wincompatible-pointer-types"
 /* Never called, nothing linked: an assignment of incompatible pointers is an error of the compiler. */

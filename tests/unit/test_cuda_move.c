@@ -74,11 +74,43 @@ TEST(stores)
 	g->stores = true;
 }
 
+/* Words in a row go to the driver together, 64 at most, and in their order; one that stands alone, and old drivers, take one call each. */
+TEST(rows_of_stores)
+{
+	struct cuda_gpu *g = cuda_gpu_of(gpu);
+	struct gantry_cuda_api old = *g->api;
+	const struct gantry_cuda_api *api = g->api;
+	int rows = FAKE(rows);
+
+	old.stream_batch_mem_op = NULL;
+	for (int round = 0; round < 2; round++) {
+		memset(device, 0, ARENA);
+		for (uint64_t i = 0; i < 70; i++)
+			CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 8 * (i % 69), i + 1));
+		CHECK_OK(gpu->ops->queue_copy(gpu, IN, device + 2048, host, 16));
+		CHECK_OK(gpu->ops->queue_store(gpu, IN, device + 1024, 7));
+		CHECK_OK(moved(IN, fence_of(IN) - 72)); /* all are begun */
+		CHECK_EQ(FAKE(rows), rows + 2);
+		for (uint64_t i = 0; i < 70; i++) {
+			CHECK_EQ(word_at(8 * (i % 69)), i == 69 ? 1 : 0);
+			CHECK_EQ(fake->run(1), 1);
+			CHECK_EQ(word_at(8 * (i % 69)), i + 1);
+		}
+		CHECK_EQ(fake->run(2), 2);
+		CHECK_EQ(word_at(1024), 7);
+		fake->run(ALL);
+		g->api = &old;
+	}
+	g->api = api;
+}
+
 /* Managed memory, to which the driver stores nothing: words are copied there, in the same order. */
 TEST(stores_that_are_refused)
 {
 	static const unsigned refusals[] = {CUE_INVALID_VALUE, CUE_NOT_SUPPORTED};
 	uint64_t fence;
+
+	fail_next("cuStreamBatchMemOp_v2", CUE_INVALID_VALUE);
 
 	for (uint64_t i = 0; i < 2; i++) {
 		memset(device, 0, 128);
@@ -95,6 +127,7 @@ TEST(stores_that_are_refused)
 		CHECK_EQ(word_at(24), 5);
 		CHECK_OK(moved(IN, fence));
 	}
+	fake->managed = NULL;
 }
 
 /* The word has 32 bits, fences have more. Sets what would take half an hour. */

@@ -54,6 +54,22 @@ _Static_assert(sizeof(struct cu_copy_2d) == 128 && offsetof(struct cu_copy_2d, s
 		       offsetof(struct cu_copy_2d, dst) == 88 && offsetof(struct cu_copy_2d, dst_pitch) == 104,
 	       "test_cuda_header.c has the same of NVIDIA's");
 #endif
+#ifndef cu_mem_op /* as below */
+/* CUstreamBatchMemOpParams, of which only stores are used. */
+union cu_mem_op {
+	struct {
+		unsigned type;
+		cu_ptr at;
+		uint64_t value;
+		unsigned flags;
+		cu_ptr alias;
+	} store;
+	uint64_t words[6];
+};
+_Static_assert(sizeof(union cu_mem_op) == 48 && offsetof(union cu_mem_op, store.at) == 8 &&
+		       offsetof(union cu_mem_op, store.value) == 16 && offsetof(union cu_mem_op, store.flags) == 24,
+	       "test_cuda_header.c has the same of NVIDIA's");
+#endif
 #ifndef cu_ipc_handle /* the comparison names NVIDIA's struct here */
 struct cu_ipc_handle {
 	char bytes[64];
@@ -123,6 +139,7 @@ struct cu_ipc_handle {
 	X(EVENT_RECORD_EXTERNAL, 1)                             \
 	X(EVENT_DEFAULT, 0)                                     \
 	X(IPC_MEM_LAZY_ENABLE_PEER_ACCESS, 1)                   \
+	X(STREAM_MEM_OP_WRITE_VALUE_64, 5)                      \
 	X(MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 1)
 
 /* A number that cuda.h has only since 12.8. */
@@ -198,6 +215,8 @@ struct cu_ipc_handle {
 	  (cu_stream stream, cu_ptr ptr, unsigned value, unsigned flags))                                              \
 	X(stream_write_value64, cuStreamWriteValue64_v2,                                                               \
 	  (cu_stream stream, cu_ptr ptr, uint64_t value, unsigned flags))                                              \
+	X(stream_batch_mem_op, cuStreamBatchMemOp_v2,                                                                  \
+	  (cu_stream stream, unsigned n, union cu_mem_op *ops, unsigned flags))                                        \
 	X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange,                                             \
 	  (void *ret_handle, cu_ptr ptr, size_t size, unsigned type, unsigned long long flags))                        \
 	/* 12.0 */                                                                                                     \

@@ -484,7 +484,7 @@ static gantry_result listen_for(struct gantry_gin *k, const void *config, void *
 {
 	/* Receives wait for messages at all times: ranks that close at the end are no error. */
 	const struct gantry_net_config net = {
-		.traffic_class = GANTRY_NET_UNDEF, .standing_receives = 1, .device = k->comm->device};
+		.traffic_class = GANTRY_NET_UNDEF, .links = 1, .standing_receives = 1, .device = k->comm->device};
 
 	TRY_NOW(k->format->choose(k, config));
 	memcpy(mine->sizes, &k->view.contexts, sizeof(mine->sizes));

@@ -31,14 +31,14 @@
 
 enum {
 	RMA_HEADS_OUT = 32, /* on their way to one peer */
-	RMA_PIECES_OUT = 8,
+	RMA_PIECES_OUT = 32,
 	RMA_HEADS_IN = 32, /* receives that wait for one peer */
-	RMA_PIECES_IN = 8,
+	RMA_PIECES_IN = 32,
 	RMA_OPS_MOST = 4096, /* of one peer that are not over: then its heads wait */
 	RMA_GETS_OUT = 256,  /* of this rank that a peer has not answered; further ones wait here */
 	/* A get may be over at its rank while the last pieces of the answer still count as on their way here. */
 	RMA_ANSWERS_MOST = RMA_GETS_OUT + RMA_PIECES_OUT,
-	RMA_STAGES = 8,	    /* pieces of device memory in each direction, of all peers; see rma_rx.c */
+	RMA_STAGES = 16,    /* pieces of device memory in each direction, of all peers; see rma_rx.c */
 	RMA_IDLE_PEERS = 8, /* that a call of progress looks at although nothing is under way with them */
 	RMA_TESTS = 16,	    /* of requests that are not the oldest of their peer: one makes progress */
 };

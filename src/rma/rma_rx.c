@@ -296,18 +296,13 @@ static gantry_result take_piece(struct rma_comm *c, struct rma_peer *p, struct r
 	return GANTRY_OK;
 }
 
-static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
+/* Those whose copies are over return their stages, and further ones get a receive. AGAIN: no more now. */
+static gantry_result turn_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
 {
 	struct rma_rx *rx = &p->rx;
-	gantry_result r;
+	gantry_result r = GANTRY_OK;
 
-	for (r = GANTRY_OK; r == GANTRY_OK && rx->pieces_arrived < rx->pieces_posted;) {
-		r = take_piece(c, p, &rx->pieces[rx->pieces_arrived % RMA_PIECES_IN]);
-		rx->pieces_arrived += r == GANTRY_OK;
-	}
-	if (r != GANTRY_OK && r != GANTRY_AGAIN)
-		return r;
-	for (r = GANTRY_OK; r == GANTRY_OK && rx->pieces_over < rx->pieces_arrived;) {
+	while (r == GANTRY_OK && rx->pieces_over < rx->pieces_arrived) {
 		struct rma_piece_in *i = &rx->pieces[rx->pieces_over % RMA_PIECES_IN];
 
 		r = rma_fence_over(c, &i->fence);
@@ -319,7 +314,27 @@ static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRE
 		return r;
 	for (r = GANTRY_OK; r == GANTRY_OK && rx->pieces_posted < rx->pieces_over + RMA_PIECES_IN;)
 		r = post_piece(c, p);
-	return r == GANTRY_AGAIN ? GANTRY_OK : r;
+	return r;
+}
+
+/* A test of a receive may take its bytes off the socket, so what has come is not left until all have been looked at. */
+static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
+{
+	struct rma_rx *rx = &p->rx;
+	gantry_result r, taken;
+
+	do {
+		taken = GANTRY_AGAIN;
+		if (rx->pieces_arrived < rx->pieces_posted)
+			taken = take_piece(c, p, &rx->pieces[rx->pieces_arrived % RMA_PIECES_IN]);
+		if (taken != GANTRY_OK && taken != GANTRY_AGAIN)
+			return taken;
+		rx->pieces_arrived += taken == GANTRY_OK;
+		r = turn_pieces(c, p);
+		if (r != GANTRY_OK && r != GANTRY_AGAIN)
+			return r;
+	} while (taken == GANTRY_OK);
+	return GANTRY_OK;
 }
 
 /* ---- what counts ---- */

@@ -25,7 +25,9 @@ GANTRY_FN int exchange_block(const struct exchange *x, uint32_t block)
 
 	if (gantry_gin_put(&x->view, block, 1 - x->view.rank, from, to, end - begin, block))
 		return 1;
-	return gantry_gin_wait(&x->view, block, 1); /* the other rank's part is here */
+	if (gantry_gin_wait(&x->view, block, 1)) /* the other rank's part is here */
+		return 1;
+	return gantry_gin_barrier(&x->view, block, block); /* and this rank's is there: both may close their queues */
 }
 
 #endif

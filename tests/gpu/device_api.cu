@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * device_api RANKS [threads|processes] [stock|stopped]: NCCL's device API in kernels, with the headers of the installed NCCL, on whichever
+ * device_api RANKS [threads|processes] [stock|stopped] [few]: NCCL's device API in kernels, with the headers of the installed NCCL, on whichever
  * libnccl.so.2 is found. Ranks share GPU 0, each with a stream; their kernels run at the same time, as processes if MPS runs. A process counts as a
  * host of its own (NCCL_HOSTID). Every word is compared:
  *
@@ -10,6 +10,7 @@
  *   ring         a word goes round, with resetSignal; and a barrier of ranks that map each other's memory, which is one
  *   values       by value with a signal; not with `stock`: NCCL's own proxy loses that signal in these versions
  *   abort        kernels wait for signals that no rank sends; ncclCommAbort lets them end. Not with `stock`, where they do not
+ *   few          a hundredth of the random puts, for compute-sanitizer
  *   stopped      instead of abort: the last rank is stopped, and the others' kernels end once its loss is noticed
  */
 #include <cerrno>
@@ -50,7 +51,7 @@
 	} while (0)
 
 static const int contexts = 4, rounds = 20, block_words = 5000, laps = 50, threads = 128;
-static const int slots = 64, slot_words = 16, random_puts = 500000; /* slots of each pair of ranks and context */
+static const int slots = 64, slot_words = 16, random_puts = 500000, few_puts = 5000; /* slots of each pair of ranks and context */
 
 __host__ __device__ static uint64_t word_of(int round, int from, int to, int context, int i)
 {
@@ -214,7 +215,7 @@ struct shared {
 	pthread_barrier_t meet;
 	ncclUniqueId id;
 	unsigned long long wrong;
-	int n, processes, stock, stopped;
+	int n, processes, stock, stopped, few;
 };
 static struct shared *job;
 
@@ -284,7 +285,8 @@ static void open_rank(struct rank *r)
 /* Returns the puts of all ranks. */
 static long move_words(struct rank *r)
 {
-	const int n = job->n, of_round = contexts * n * n * slots, end = (random_puts + of_round - 1) / of_round;
+	const int n = job->n, of_round = contexts * n * n * slots, puts = job->few ? few_puts : random_puts,
+		  end = (puts + of_round - 1) / of_round;
 	cudaDeviceProp gpu;
 
 	CUDA(cudaGetDeviceProperties(&gpu, 0));
@@ -404,6 +406,7 @@ int main(int argc, char **argv)
 		job->processes |= !strcmp(argv[i], "processes");
 		job->stock |= !strcmp(argv[i], "stock");
 		job->stopped |= !strcmp(argv[i], "stopped");
+		job->few |= !strcmp(argv[i], "few");
 	}
 	pthread_barrierattr_init(&attr);
 	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);

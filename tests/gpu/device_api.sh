@@ -3,6 +3,7 @@
 # NCCL's device API: kernels compiled with the headers of the installed NCCL (PyTorch's wheel, or NCCL_HOME) put, signal, wait and meet, with up to
 # 8 ranks on one GPU, and every word is compared (device_api.cu): on Gantry's libnccl.so.2, where ncclCommAbort and the loss of a stopped rank end
 # kernels that wait, and on stock NCCL over the plugin. Only headers of 2.28.7 to 2.29.3 have the layouts that Gantry knows.
+# CHECK=1: two ranks on the drop-in under each tool of compute-sanitizer instead, as threads: processes of it do not share a GPU.
 set -u
 . "$(dirname "$0")/lib_gpu.sh"
 need_nvcc
@@ -24,6 +25,14 @@ try() {
 	shift
 	LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 120 "$program" "$@" || { echo "FAILED ($?): $*, headers $version"; failed=1; }
 }
+if [ "${CHECK:-}" = 1 ]; then
+	for tool in memcheck racecheck synccheck initcheck; do
+		LD_LIBRARY_PATH=$BUILD_DIR/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 100 compute-sanitizer --tool $tool --error-exitcode 1 \
+			"$program" 2 threads few >"$scratch/$tool" 2>&1 || { echo "FAILED ($?): $tool"; failed=1; }
+		grep '0 wrong words\|SUMMARY' "$scratch/$tool" | sed "s/^/$tool: /"
+	done
+	exit $failed
+fi
 for n in 2 4 8; do try "$BUILD_DIR/lib" $n threads; done
 start_mps
 for n in 2 4 8; do try "$BUILD_DIR/lib" $n processes; done

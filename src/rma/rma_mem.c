@@ -208,7 +208,8 @@ gantry_result rma_span_of(const struct rma_comm *c, struct rma_place at, uint64_
 	return GANTRY_OK;
 }
 
-void rma_batch_join(struct rma_comm *c, enum gantry_copy_queue queue, struct rma_fence *ret_fence)
+/* What the queue was just asked for joins its open batch. */
+static void join_batch(struct rma_comm *c, enum gantry_copy_queue queue, struct rma_fence *ret_fence) REQUIRES(rma_mu)
 {
 	struct rma_batches *b = &c->batches[queue];
 
@@ -253,18 +254,11 @@ gantry_result rma_batches_close(struct rma_comm *c)
 	return GANTRY_OK;
 }
 
-/* A word can be stored with a call that is cheaper than a copy's. */
-static gantry_result move_to_device(struct rma_comm *c, char *to, const char *from, uint64_t bytes)
+gantry_result rma_store(struct rma_comm *c, char *to, uint64_t word, struct rma_fence *ret_fence)
 {
-	struct gantry_device *d = c->device;
-	gantry_result r = GANTRY_ERR_UNSUPPORTED;
-	uint64_t word;
-
-	if (bytes == sizeof(word) && (uintptr_t)to % sizeof(word) == 0) {
-		memcpy(&word, from, sizeof(word));
-		r = d->ops->queue_store(d, GANTRY_COPY_IN, to, word);
-	}
-	return r == GANTRY_ERR_UNSUPPORTED ? d->ops->queue_copy(d, GANTRY_COPY_IN, to, from, bytes) : r;
+	TRY_NOW(c->device->ops->queue_store(c->device, GANTRY_COPY_IN, to, word));
+	join_batch(c, GANTRY_COPY_IN, ret_fence);
+	return GANTRY_OK;
 }
 
 gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span from, uint64_t bytes,
@@ -279,11 +273,8 @@ gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span f
 		memmove(to.at, from.at, bytes);
 		return GANTRY_OK;
 	}
-	if (from.device)
-		TRY_NOW(d->ops->queue_copy(d, ret_fence->queue, to.at, from.at, bytes));
-	else
-		TRY_NOW(move_to_device(c, to.at, from.at, bytes));
-	rma_batch_join(c, ret_fence->queue, ret_fence);
+	TRY_NOW(d->ops->queue_copy(d, ret_fence->queue, to.at, from.at, bytes));
+	join_batch(c, ret_fence->queue, ret_fence);
 	return GANTRY_OK;
 }
 

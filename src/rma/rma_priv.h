@@ -292,8 +292,8 @@ gantry_result rma_span_of(const struct rma_comm *c, struct rma_place at, uint64_
 /* Begins a copy; *ret_fence says when it is over, maybe at once. */
 gantry_result rma_copy(struct rma_comm *c, struct rma_span to, struct rma_span from, uint64_t bytes,
 		       struct rma_fence *ret_fence) REQUIRES(rma_mu);
-/* What the queue was just asked for joins its open batch. */
-void rma_batch_join(struct rma_comm *c, enum gantry_copy_queue queue, struct rma_fence *ret_fence) REQUIRES(rma_mu);
+/* A word, aligned, into the device; ERR_UNSUPPORTED: it has to be copied. */
+gantry_result rma_store(struct rma_comm *c, char *to, uint64_t word, struct rma_fence *ret_fence) REQUIRES(rma_mu);
 /* Closes the open batches: their copies begin. */
 gantry_result rma_batches_close(struct rma_comm *c) REQUIRES(rma_mu);
 /* AGAIN: not yet. */

@@ -137,15 +137,6 @@ static gantry_result copy_word(struct rma_comm *c, struct rma_word *w) REQUIRES(
 	return GANTRY_OK;
 }
 
-static gantry_result store_word(struct rma_comm *c, struct rma_word *w) REQUIRES(rma_mu)
-{
-	struct gantry_device *d = c->device;
-
-	TRY_NOW(d->ops->queue_store(d, GANTRY_COPY_IN, w->at, w->value));
-	rma_batch_join(c, GANTRY_COPY_IN, &w->fence);
-	return GANTRY_OK;
-}
-
 static gantry_result write_word(struct rma_comm *c) REQUIRES(rma_mu)
 {
 	struct rma_word *w = c->signals.unwritten;
@@ -153,7 +144,7 @@ static gantry_result write_word(struct rma_comm *c) REQUIRES(rma_mu)
 
 	if (!w)
 		return GANTRY_OK;
-	r = store_word(c, w);
+	r = rma_store(c, w->at, w->value, &w->fence);
 	if (r == GANTRY_ERR_UNSUPPORTED)
 		r = copy_word(c, w);
 	if (r != GANTRY_OK)

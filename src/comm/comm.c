@@ -336,10 +336,10 @@ enum comm_reach comm_reach(const struct gantry_comm *comm)
 /*
  * Channels where the user has not set a number: the most that any rank's device wants. Ranks that share a GPU have no
  * NIC between them but its memory, which it takes many blocks to keep busy: 4 channels move 40 GB/s there, 16 147, 32
- * 245. With more ranks there are fewer for each, as there are multiprocessors for all. GPUs that reach each other have
+ * 335, 64 416. With more ranks there are fewer for each: all of them have a multiprocessor at the same time. GPUs that reach each other have
  * links of several hundred GB/s, of which a block fills some twenty (NCCL takes 16 to 32; not measured here).
  */
-enum { SHARED_GPU_CHANNELS = 64, PEER_GPU_CHANNELS = 16 };
+enum { SHARED_GPU_CHANNELS = 128, PEER_GPU_CHANNELS = 16 };
 
 static int default_channels(const struct gantry_comm *comm)
 {
@@ -352,6 +352,20 @@ static int default_channels(const struct gantry_comm *comm)
 		n = wants > n ? wants : n;
 	}
 	return (reach == COMM_REACH_GPU || reach == COMM_REACH_HOST) && many > n ? many : n;
+}
+
+/* Where all ranks share a GPU, the blocks of their kernels wait for each other, so all must run at the same time. */
+static int channels_that_fit(const struct gantry_comm *comm, int wanted)
+{
+	int blocks = (int)comm->device->max_blocks, most = blocks / comm->nranks;
+
+	if (comm->nranks == 1 || !blocks || comm_reach(comm) != COMM_REACH_GPU || wanted <= most)
+		return wanted;
+	most = most > 1 ? most : 1;
+	LOG_INFO(COMM,
+		 "rank %d: %d channels in place of %d, since %d ranks share a GPU that runs %d blocks at the same time",
+		 comm->rank, most, wanted, comm->nranks, blocks);
+	return most;
 }
 
 /*
@@ -440,7 +454,7 @@ static gantry_result agree_on_cards(struct gantry_comm *comm)
 	if (differ)
 		TRY(find_difference(comm, &settings, names));
 	TRY(comm_probe(comm));
-	comm->nchannels = comm->life.channels ? comm->life.channels : default_channels(comm);
+	comm->nchannels = channels_that_fit(comm, comm->life.channels ? comm->life.channels : default_channels(comm));
 out:
 	free(all);
 	return r;

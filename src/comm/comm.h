@@ -47,7 +47,7 @@
 #include "transport/transport.h"
 
 enum {
-	COMM_CHANNELS_MAX = 32,
+	COMM_CHANNELS_MAX = 64,
 	COMM_ERROR_TEXT = 256,
 };
 

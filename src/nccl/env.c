@@ -19,7 +19,7 @@
 #include "base/text.h"
 #include "nccl/nccl.h"
 
-enum { VALUE_TEXT = 256, LINE_TEXT = 768, CHANNELS_MAX = 32 };
+enum { VALUE_TEXT = 256, LINE_TEXT = 768, CHANNELS_MAX = 64 };
 
 /* ---- from NCCL's values to ours. `param` is the number of ours; NULL: it has nothing to say ---- */
 

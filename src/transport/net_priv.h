@@ -29,7 +29,7 @@
 enum {
 	NET_STAGE_STEP = 16384, /* where the proxy packs and unpacks either */
 	NET_POOL_UNIT = 4096,
-	NET_CHANNELS_MAX = 32,
+	NET_CHANNELS_MAX = 64,
 	NET_RECVS = 64, /* grouped receives in flight per link */
 	/* Tags of channels that share a link (net_progress.c); those of send and recv are the channels' numbers. */
 	NET_TAG_EAGER = NET_CHANNELS_MAX,

@@ -1266,6 +1266,39 @@ static double estimate(int ranks, uint32_t cores, const char *algo, const char *
 	return (double)m.kinds[COLL_ALL_REDUCE].cost / 1e6;
 }
 
+/* Fewer channels with longer slices, until a part has enough for all of them (bench/results/2026-11-20-h200.md). */
+TEST(gpus_with_few_cores)
+{
+	struct coll_limits few = some_limits[4];
+
+	few.cores = 4;
+	network = false;
+	set_hosts(4, 1, 0);
+	CHECK_EQ(choose(&few, COLL_ALL_REDUCE, 16 << 20).channels, 2u);
+	CHECK_EQ(choose(&few, COLL_ALL_REDUCE, 32 << 20).channels, 4u);
+	CHECK_EQ(choose(&few, COLL_ALL_REDUCE, 128 << 20).channels, 8u);
+	CHECK(choose(&some_limits[4], COLL_ALL_REDUCE, 16 << 20).channels > 2); /* with enough of them */
+	network = true;
+}
+
+/* Two ranks on one GPU are as fast by rings, four are not, whatever the steps. */
+TEST(ranks_on_one_gpu)
+{
+	struct coll_limits one = some_limits[2];
+
+	network = false;
+	for (uint32_t step = 131072; step <= 524288; step *= 2) {
+		one.step_bytes[GANTRY_PROTO_SIMPLE] = step;
+		one.channels = 64;
+		set_hosts(2, 2, 0);
+		CHECK_EQ(choose(&one, COLL_ALL_REDUCE, 128 << 20).algo, COLL_RING);
+		one.channels = 32;
+		set_hosts(4, 4, 0);
+		CHECK_EQ(choose(&one, COLL_ALL_REDUCE, 128 << 20).algo, COLL_DIRECT2);
+	}
+	network = true;
+}
+
 /* What an H200 with 16 cores has measured (bench/results/2026-11-18-h200-engine.md), us: the model is within a factor. */
 TEST(model_of_gpus_over_the_network)
 {

@@ -61,8 +61,7 @@ static gantry_result begin_make(struct nccl_job *job)
 	return r;
 }
 
-/* Until it is made, or has failed. */
-static gantry_result await_made(struct gantry_comm *comm)
+gantry_result nccl_await_made(struct gantry_comm *comm)
 {
 	char text[COMM_ERROR_TEXT] = "";
 	struct gantry_waiter w;
@@ -81,7 +80,7 @@ static gantry_result run_make(struct nccl_job *job)
 	gantry_result r = job->r;
 
 	if (r == GANTRY_AGAIN && job->config.nonblocking == UNTIL_MADE)
-		r = await_made(job->c ? job->c->comm : job->parent->comm);
+		r = nccl_await_made(job->c ? job->c->comm : job->parent->comm);
 	if (job->parent)
 		nccl_leave(job->parent);
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)

@@ -123,6 +123,11 @@ static inline void nccl_leave(struct ncclComm *c)
 	fetch_sub_seq(&c->calls, 1);
 }
 
+/* ---- comm_make.c ---- */
+
+/* Until it is made, or another one from it is, or that has failed. */
+gantry_result nccl_await_made(struct gantry_comm *comm);
+
 /* ---- nccl_group.c ---- */
 
 /* Something that waits for other ranks. In a group it is kept until the group's end, where those of different communicators
@@ -130,9 +135,11 @@ static inline void nccl_leave(struct ncclComm *c)
 struct nccl_job {
 	struct nccl_job *next;
 	struct nccl_job *then; /* the next one of its communicator, which waits for it */
-	bool waits;
-	bool uses;				      /* its communicator, which exists before and after it */
-	gantry_result (*begin)(struct nccl_job *job); /* of all, before the first one runs; must not wait; NULL: none */
+	bool waits, late;      /* late: that communicator ends before it */
+	bool entered;
+	bool uses; /* its communicator, which exists before and after it */
+	/* Of all that do not wait, before the first one runs; must not wait for other ranks. NULL: none. */
+	gantry_result (*begin)(struct nccl_job *job);
 	gantry_result (*run)(struct nccl_job *job);
 	gantry_result r;
 	char error[256];

@@ -3,7 +3,7 @@
  * Groups of NCCL. The thread's group of comm/group.c holds the transfers, and counts how deep groups are nested; what is
  * kept here for its end is the making and ending of communicators.
  *
- * At the end, in this order: communicators and windows are made, those of different communicators at the same time;
+ * At the end, in this order: communicators and windows are made, those of different communicators at the same time, those of one in turn;
  * transfers are enqueued; on the host they are waited for; communicators are ended, in the same way. A call that fails
  * makes the whole group fail: then nothing of it is done, but for ends, which are.
  */
@@ -52,46 +52,68 @@ void nccl_job_free(struct nccl_job *job)
 	free(job);
 }
 
+/* The thread's own text of an error goes with the job: another thread may go on with it. */
+static void note_error(struct nccl_job *job)
+{
+	if (job->r != GANTRY_OK && job->r != GANTRY_AGAIN && !*job->error)
+		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error());
+}
+
+static void begin_job(struct nccl_job *job)
+{
+	job->r = job->begin ? job->begin(job) : GANTRY_OK;
+	note_error(job);
+}
+
 static void run_job(struct nccl_job *job)
 {
 	job->r = job->run(job);
-	if (job->r != GANTRY_OK && job->r != GANTRY_AGAIN)
-		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error()); /* the thread's own */
+	note_error(job);
 }
 
-/* Jobs of one communicator exchange messages with its other ranks, which have the jobs in the same order: so they run
- * one after the other. Jobs with a `begin` exchange theirs there. Called before the first job runs, as a job may forget
- * its communicator. A communicator that a chain uses is entered until the chain has run or ends it, as another thread
- * may abort it meanwhile. */
+/* The communicator whose ranks have the same jobs in the same order; NULL: one that is made anew has no others. */
+static struct ncclComm *meets_on(const struct nccl_job *job)
+{
+	return job->parent ? job->parent : job->made ? NULL : job->c;
+}
+
+/*
+ * Jobs of one communicator exchange messages with its other ranks, so they run one after the other. Called before the first job begins,
+ * as a job may forget its communicator. What a job uses is entered until the job has run, as another thread may abort it
+ * meanwhile; behind an end there is nothing to use.
+ */
 static void chain_jobs(struct nccl_job *jobs)
 {
 	for (struct nccl_job *job = jobs; job; job = job->next) {
 		struct nccl_job *next = job->next;
 
-		while (next && (!job->c || next->c != job->c || job->begin || next->begin))
+		while (next && (!meets_on(job) || meets_on(next) != meets_on(job)))
 			next = next->next;
 		job->then = next;
-		if (next)
+		if (next) {
 			next->waits = true;
-		if (job->uses && !job->waits)
+			next->late = job->late || job->ends;
+		}
+		job->entered = job->uses && !job->late;
+		if (job->entered)
 			nccl_enter(job->c);
 	}
 }
 
 static void *run_chain(void *arg)
 {
-	struct nccl_job *job = arg;
-	struct ncclComm *entered = job->uses ? job->c : NULL;
+	for (struct nccl_job *job = arg; job; job = job->then) {
+		struct ncclComm *entered = job->entered ? job->c : NULL;
 
-	for (; job; job = job->then) {
-		if (entered && !job->uses) {
-			nccl_leave(entered);
-			entered = NULL;
+		if (job->waits) {
+			if (entered || job->parent) /* else it ends */
+				(void)nccl_await_made(meets_on(job)->comm);
+			begin_job(job);
 		}
 		run_job(job);
+		if (entered)
+			nccl_leave(entered);
 	}
-	if (entered)
-		nccl_leave(entered);
 	return NULL;
 }
 
@@ -120,7 +142,7 @@ struct chain_thread {
 };
 
 /*
- * threads: one for each job, or NULL. What was begun needs none, nor does the last chain. Without a thread jobs run one
+ * threads: one for each job, or NULL. What was begun needs none if nothing comes after it, nor does the last chain. Without a thread jobs run one
  * after the other, and those that wait for the next ones end by a timeout.
  */
 static void run_chains(struct nccl_job *jobs, struct chain_thread *threads)
@@ -133,7 +155,7 @@ static void run_chains(struct nccl_job *jobs, struct chain_thread *threads)
 	for (struct nccl_job *job = jobs; job; job = job->next, t += threads != NULL) {
 		if (job->waits)
 			continue;
-		if (threads && job != last && !job->begin)
+		if (threads && job != last && (!job->begin || job->then))
 			t->started = gantry_thread_start("gantry-nccl", run_chain, job, &t->thread) == GANTRY_OK;
 		if (!threads || !t->started)
 			run_chain(job);
@@ -145,11 +167,12 @@ gantry_result nccl_jobs_run(struct nccl_job *jobs)
 	struct chain_thread *threads = NULL;
 	size_t n = 0;
 
+	chain_jobs(jobs);
 	for (struct nccl_job *job = jobs; job; job = job->next, n++)
-		job->r = job->begin ? job->begin(job) : GANTRY_OK;
+		if (!job->waits)
+			begin_job(job);
 	if (n > 1)
 		threads = calloc(n, sizeof(*threads));
-	chain_jobs(jobs);
 	run_chains(jobs, threads);
 	for (size_t i = 0; threads && i < n; i++)
 		if (threads[i].started)

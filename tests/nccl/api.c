@@ -511,6 +511,67 @@ static void case_split(void)
 	OK(nccl.CommDestroy(comm));
 }
 
+static void await(comm_t comm)
+{
+	int v = IN_PROGRESS;
+
+	while (v == IN_PROGRESS) {
+		OK(nccl.CommGetAsyncError(comm, &v));
+		usleep(100);
+	}
+	EQ(v, SUCCESS);
+}
+
+static void started(int result)
+{
+	TRUE(result == SUCCESS || result == IN_PROGRESS);
+}
+
+/* Several communicators from one in a group, beside one from another, which ranks ask for in different orders; and a window of it. */
+static void split_together(int blocking)
+{
+	comm_t comm = world_comm(), other = world_comm(), half = NULL, all = NULL, none = NULL, apart = NULL;
+	struct config config = CONFIG_INIT;
+	int mine[4], wanted = 0, end;
+	void *window = NULL;
+
+	config.blocking = blocking;
+	for (int r = R % 2; r < N; r += 2)
+		wanted += r;
+	OK(nccl.GroupStart());
+	if (R % 2)
+		OK(nccl.CommSplit(other, 0, 0, &apart, &config));
+	OK(nccl.CommSplit(comm, R % 2, 0, &half, &config));
+	OK(nccl.CommSplit(comm, 0, -R, &all, &config));
+	OK(nccl.CommWindowRegister(comm, mine, sizeof(mine), &window, 1));
+	OK(nccl.CommSplit(comm, R == 0 ? -1 : 3, 0, &none, &config));
+	if (R % 2 == 0)
+		OK(nccl.CommSplit(other, 0, 0, &apart, &config));
+	end = nccl.GroupEnd();
+	EQ(end == SUCCESS || (!blocking && end == IN_PROGRESS), 1);
+	EQ(none != NULL, R != 0);
+	for (int i = 0; i < 4; i++) {
+		comm_t made = (comm_t[]){half, all, apart, none}[i];
+
+		if (!made)
+			continue;
+		await(made);
+		if (blocking)
+			check_sum(made, i ? N * (N - 1) / 2 : wanted);
+	}
+	await(comm);
+	await(other);
+	OK(nccl.CommWindowDeregister(comm, window));
+	for (int i = 0; i < 6; i++)
+		started(nccl.CommDestroy((comm_t[]){half, all, apart, none, other, comm}[i]));
+}
+
+static void case_split_group(void)
+{
+	split_together(1);
+	split_together(0);
+}
+
 static void case_shrink(void)
 {
 	comm_t comm, rest = NULL;
@@ -620,22 +681,6 @@ static void case_grow(void)
 }
 
 /* ---- without waiting ---- */
-
-static void await(comm_t comm)
-{
-	int v = IN_PROGRESS;
-
-	while (v == IN_PROGRESS) {
-		OK(nccl.CommGetAsyncError(comm, &v));
-		usleep(100);
-	}
-	EQ(v, SUCCESS);
-}
-
-static void started(int result)
-{
-	TRUE(result == SUCCESS || result == IN_PROGRESS);
-}
 
 static void case_nonblocking(void)
 {
@@ -995,6 +1040,7 @@ static const struct {
 	{"config_idle", case_config_idle},
 	{"network", case_network},
 	{"split", case_split},
+	{"split_group", case_split_group},
 	{"shrink", case_shrink},
 	{"ends", case_ends},
 	{"forked", case_forked},

@@ -12,7 +12,7 @@ no_leaks
 export LD_LIBRARY_PATH=$BUILD_DIR/lib GANTRY_NCCL_DEVICE=host GANTRY_IFNAME=lo
 tested=("$api")
 
-cases="init config network sendrecv all_reduce rooted parts ops init_all split shrink ends forked revoke grow nonblocking wrong params window"
+cases="init config network sendrecv all_reduce rooted parts ops init_all split split_group shrink ends forked revoke grow nonblocking wrong params window"
 for how in processes threads; do
 	for n in 1 2 3; do
 		expect 0 $how $n $cases

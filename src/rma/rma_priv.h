@@ -34,8 +34,9 @@ enum {
 	RMA_PIECES_OUT = 32,
 	RMA_HEADS_IN = 32, /* receives that wait for one peer */
 	RMA_PIECES_IN = 32,
-	RMA_OPS_MOST = 4096, /* of one peer that are not over: then its heads wait */
-	RMA_GETS_OUT = 256,  /* of this rank that a peer has not answered; further ones wait here */
+	RMA_PIECES_TAKEN = 8, /* by one call of progress, which has other peers to look after */
+	RMA_OPS_MOST = 4096,  /* of one peer that are not over: then its heads wait */
+	RMA_GETS_OUT = 256,   /* of this rank that a peer has not answered; further ones wait here */
 	/* A get may be over at its rank while the last pieces of the answer still count as on their way here. */
 	RMA_ANSWERS_MOST = RMA_GETS_OUT + RMA_PIECES_OUT,
 	RMA_STAGES = 16,    /* pieces of device memory in each direction, of all peers; see rma_rx.c */

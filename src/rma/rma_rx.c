@@ -339,9 +339,9 @@ static gantry_result turn_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRE
 static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRES(rma_mu)
 {
 	struct rma_rx *rx = &p->rx;
-	gantry_result r, taken;
+	gantry_result r, taken = GANTRY_OK;
 
-	do {
+	for (int k = 0; k < RMA_PIECES_TAKEN && taken == GANTRY_OK; k++) {
 		taken = GANTRY_AGAIN;
 		if (rx->pieces_arrived < rx->pieces_posted)
 			taken = take_piece(c, p, &rx->pieces[rx->pieces_arrived % RMA_PIECES_IN]);
@@ -351,7 +351,7 @@ static gantry_result move_pieces(struct rma_comm *c, struct rma_peer *p) REQUIRE
 		r = turn_pieces(c, p);
 		if (r != GANTRY_OK && r != GANTRY_AGAIN)
 			return r;
-	} while (taken == GANTRY_OK);
+	}
 	return GANTRY_OK;
 }
 

@@ -121,7 +121,7 @@ for stage in "$@"; do
 done
 case "$*" in
 plain) echo "the plain stage: about 6 minutes on two cores, 300 MB under build/; as root, since tests make network namespaces" ;;
-"${all[*]}") echo "all stages: about 40 minutes on two cores, 1 GB under build*/; as root, since tests make network namespaces" ;;
+"${all[*]}") echo "all stages: 40 to 55 minutes on two cores, 1 GB under build*/; as root, since tests make network namespaces" ;;
 esac
 
 work=$(mktemp -d)
